@@ -1,0 +1,24 @@
+//! What the launcher receives from its children on their control sockets.
+
+use crate::engine_info::EngineInfo;
+use serde::{Deserialize, Serialize};
+
+/// What the launcher receives from its children on their control sockets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToLauncher {
+    /// Answer to `Ping`.
+    Pong {
+        /// The ping's number.
+        number: u64,
+        /// Last step begun, 0 before the first.
+        step_id: u64,
+        /// CLOCK_BOOTTIME in ns since when the process's loop has been at
+        /// its current piece of work; 0 when it waits for input.
+        busy_since_ns: u64,
+    },
+    /// Once, from a frontend: the engine is ready and requests are accepted.
+    Ready(EngineInfo),
+    /// Last message of a process that ends because of an error: one line for
+    /// the operator.
+    Failed(String),
+}

@@ -1,0 +1,1 @@
+//! The harness that starts real binaries, and the doubles that stand in for them.

@@ -1,0 +1,47 @@
+//! Arrows between processes.
+
+/// What an arrow connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FlowKind {
+    /// A request's way; the key is its trace key.
+    Request,
+    /// From the core's dispatch to one rank's step; the key is (step, rank).
+    StepToRank,
+    /// From one rank's step back to the core's update; the key is (step, rank).
+    RankToCore,
+}
+
+/// One arrow's identity. Its id in the trace is a hash of the server's run,
+/// kind and key, so that every process finds the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    pub(crate) kind: FlowKind,
+    pub(crate) key: u64,
+}
+
+impl Flow {
+    /// The request with this trace key.
+    pub fn request(trace_key: u64) -> Flow {
+        Flow {
+            kind: FlowKind::Request,
+            key: trace_key,
+        }
+    }
+
+    /// Dispatch of a step to a rank.
+    pub fn step_to_rank(step_id: u64, rank: u32) -> Flow {
+        Flow {
+            kind: FlowKind::StepToRank,
+            key: step_id << 16 | u64::from(rank),
+        }
+    }
+
+    /// Result of a step from a rank.
+    pub fn rank_to_core(step_id: u64, rank: u32) -> Flow {
+        Flow {
+            kind: FlowKind::RankToCore,
+            key: step_id << 16 | u64::from(rank),
+        }
+    }
+}

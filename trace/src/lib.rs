@@ -1,0 +1,13 @@
+//! Recorder, Perfetto encoding and trace tools.
+//!
+//! This layer knows events, clocks, files and Perfetto's format. It must not
+//! know what a request, a scheduler or a model is beyond their names in the
+//! catalogue ([`Event`]), and depends on no other crate of ours.
+
+mod event;
+mod flow;
+mod record;
+
+pub use event::{ArgKind, Event, TrackKind};
+pub use flow::{Flow, FlowKind};
+pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
