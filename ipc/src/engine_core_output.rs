@@ -29,6 +29,10 @@ pub struct EngineCoreOutput {
     pub prompt_logprobs: Option<Vec<TokenLogprobs>>,
     /// Prompt tokens whose KV came from the prefix cache; valid from the first output on.
     pub num_cached_tokens: u32,
+    /// CLOCK_BOOTTIME in ns of the first step that computed the request, for
+    /// its queue time; 0 when it ended before one did. Valid from the first
+    /// output on.
+    pub first_step_ns: u64,
     /// Set in the request's last output.
     pub finish_reason: Option<FinishReason>,
 }
