@@ -6,6 +6,7 @@
 
 mod event;
 mod flow;
+pub mod proto;
 mod record;
 
 pub use event::{ArgKind, Event, TrackKind};
