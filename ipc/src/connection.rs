@@ -156,6 +156,11 @@ impl Connection {
         Ok(self.incoming.next()?)
     }
 
+    /// Bytes read that belong to no message taken yet.
+    pub fn buffered(&self) -> usize {
+        self.incoming.len()
+    }
+
     /// Reads once; 0 when nothing has come yet.
     fn read(&mut self, flags: MsgFlags) -> Result<usize, ConnectionError> {
         let mut bytes = [0; READ_BYTES];
