@@ -5,10 +5,12 @@
 //! catalogue ([`Event`]), and depends on no other crate of ours.
 
 mod event;
+mod file_name;
 mod flow;
 pub mod proto;
 mod record;
 
 pub use event::{ArgKind, Event, TrackKind};
+pub use file_name::{EXTENSION, NotATraceFileName, TraceFileName};
 pub use flow::{Flow, FlowKind};
 pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
