@@ -58,10 +58,6 @@ impl JsonObject {
         }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub fn error(&self, field: &str, reason: impl Display) -> ModelError {
         ModelError::field(&self.path, format_args!("{}{field}", self.prefix), reason)
     }

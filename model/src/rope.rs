@@ -68,11 +68,10 @@ impl RopeScaling {
                 high_freq_factor,
                 original_max_position_embeddings,
             } => {
-                let wavelengths = f64::from(original_max_position_embeddings) * frequency
-                    / std::f64::consts::TAU;
+                let wavelengths =
+                    f64::from(original_max_position_embeddings) * frequency / std::f64::consts::TAU;
                 // 0 where the frequency is divided, 1 where it is kept.
-                let kept =
-                    (wavelengths - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                let kept = (wavelengths - low_freq_factor) / (high_freq_factor - low_freq_factor);
                 let kept = kept.clamp(0.0, 1.0);
                 frequency * (kept + (1.0 - kept) / factor)
             }

@@ -18,8 +18,7 @@ impl ModelConfig {
             let value = gguf.u32(&key(name))?;
             Ok::<_, ModelError>(value.map(|value| value as usize))
         };
-        let required =
-            |name: &str| optional(name)?.ok_or_else(|| gguf.error(key(name), "missing"));
+        let required = |name: &str| optional(name)?.ok_or_else(|| gguf.error(key(name), "missing"));
 
         let hidden_size = required("embedding_length")?;
         let num_attention_heads = required("attention.head_count")?;
@@ -75,9 +74,7 @@ fn gguf_field(field: &str) -> &str {
 
 fn architecture(gguf: &GgufFile) -> Result<Architecture, ModelError> {
     const KEY: &str = "general.architecture";
-    let name = gguf
-        .str(KEY)?
-        .ok_or_else(|| gguf.error(KEY, "missing"))?;
+    let name = gguf.str(KEY)?.ok_or_else(|| gguf.error(KEY, "missing"))?;
     let known = Architecture::ALL
         .into_iter()
         .find(|architecture| architecture.gguf_name() == name);
@@ -96,7 +93,13 @@ fn vocab_size(gguf: &GgufFile, hidden_size: usize) -> Result<usize, ModelError> 
     let info = gguf
         .tensor(EMBEDDING)
         .ok_or_else(|| gguf.error(&tensor, "missing"))?;
-    let &[columns, rows] = info.shape().iter().rev().copied().collect::<Vec<_>>().as_slice()
+    let &[columns, rows] = info
+        .shape()
+        .iter()
+        .rev()
+        .copied()
+        .collect::<Vec<_>>()
+        .as_slice()
     else {
         return Err(gguf.error(&tensor, "is no matrix"));
     };
@@ -161,7 +164,10 @@ fn rope_divisors(gguf: &GgufFile, head_dim: usize) -> Result<Option<Vec<f32>>, M
         .iter()
         .map(|&bytes| f32::from_le_bytes(bytes))
         .collect();
-    if divisors.iter().any(|&divisor| !(divisor.is_finite() && divisor > 0.0)) {
+    if divisors
+        .iter()
+        .any(|&divisor| !(divisor.is_finite() && divisor > 0.0))
+    {
         return Err(gguf.error(tensor, "holds what is no positive number"));
     }
     Ok(Some(divisors))

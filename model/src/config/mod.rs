@@ -92,10 +92,7 @@ impl ModelConfig {
 
     /// What one file's reader cannot see alone. `error(field, reason)` names
     /// the field in the words of that file, given its name in this struct.
-    fn validated(
-        self,
-        error: impl Fn(&str, String) -> ModelError,
-    ) -> Result<Self, ModelError> {
+    fn validated(self, error: impl Fn(&str, String) -> ModelError) -> Result<Self, ModelError> {
         for (name, value) in [
             ("hidden_size", self.hidden_size),
             ("num_hidden_layers", self.num_hidden_layers),
