@@ -1,7 +1,8 @@
 //! One Unix-socket connection of a process that polls or blocks.
 
 use crate::frame::{self, FrameBuffer, FrameError};
-use interprocess::local_socket::{GenericFilePath, Stream, prelude::*};
+use interprocess::local_socket::{self, GenericFilePath, prelude::*};
+use interprocess::os::unix::uds_local_socket::Stream;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use serde::{Serialize, de::DeserializeOwned};
@@ -57,7 +58,7 @@ impl Connection {
     /// [`ConnectionError::Connect`], with the path.
     pub fn connect(path: &Path) -> Result<Connection, ConnectionError> {
         path.to_fs_name::<GenericFilePath>()
-            .and_then(Stream::connect)
+            .and_then(local_socket::Stream::connect)
             .map(Connection::from_stream)
             .map_err(|source| ConnectionError::Connect {
                 path: path.to_owned(),
@@ -67,17 +68,24 @@ impl Connection {
 
     /// Takes over a connected socket, for example half of a socketpair.
     pub fn from_fd(fd: OwnedFd) -> Connection {
-        Connection::from_stream(Stream::from(std::os::unix::net::UnixStream::from(fd)))
+        Connection::from_stream(local_socket::Stream::UdSocket(fd.into()))
     }
 
     /// Takes over an accepted stream.
-    pub fn from_stream(stream: Stream) -> Connection {
+    pub fn from_stream(stream: local_socket::Stream) -> Connection {
+        let local_socket::Stream::UdSocket(stream) = stream;
         Connection {
             stream,
             incoming: FrameBuffer::default(),
             outgoing: Vec::new(),
             sent: 0,
         }
+    }
+
+    /// Gives up the socket, with what was read from it and not yet taken. What
+    /// is queued and not flushed is lost.
+    pub fn into_parts(self) -> (OwnedFd, FrameBuffer) {
+        (self.stream.into(), self.incoming)
     }
 
     /// Sends one message and waits until the system has taken all of it;

@@ -6,6 +6,8 @@
 //! Messages are enums, one file per receiver, and each variant says when it is
 //! legal. Only [`codec`](mod@codec) names the serializer.
 
+#[cfg(feature = "tokio")]
+pub mod async_connection;
 pub mod codec;
 pub mod config;
 pub mod connection;
