@@ -1,6 +1,7 @@
 //! What each process is started with: validated once by the launcher, from
 //! its command line, and carried whole.
 
+use crate::role::Role;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -42,6 +43,44 @@ pub enum RoleConfig {
     Core(CoreConfig),
     /// For `nano-worker`.
     Worker(WorkerConfig),
+}
+
+/// A process was started with the set-up of another role.
+#[derive(Debug, thiserror::Error)]
+#[error("the launcher sent the set-up of another role than {0}")]
+pub struct WrongRole(&'static str);
+
+/// Lets a process take its own set-up out of [`RoleConfig`].
+macro_rules! from_role {
+    ($($config:ident = $variant:ident, $name:literal;)*) => {$(
+        impl TryFrom<RoleConfig> for $config {
+            type Error = WrongRole;
+
+            fn try_from(role: RoleConfig) -> Result<$config, WrongRole> {
+                match role {
+                    RoleConfig::$variant(config) => Ok(config),
+                    _ => Err(WrongRole($name)),
+                }
+            }
+        }
+    )*};
+}
+
+from_role! {
+    FrontendConfig = Frontend, "frontend";
+    CoreConfig = Core, "core";
+    WorkerConfig = Worker, "worker";
+}
+
+impl RoleConfig {
+    /// What the process is.
+    pub fn role(&self) -> Role {
+        match self {
+            RoleConfig::Frontend(_) => Role::Frontend,
+            RoleConfig::Core(_) => Role::Core,
+            RoleConfig::Worker(worker) => Role::Worker { rank: worker.rank },
+        }
+    }
 }
 
 /// Set-up of a frontend.

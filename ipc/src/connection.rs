@@ -160,6 +160,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the peer sent what is no message of this type.
+    #[expect(clippy::should_implement_trait, reason = "the caller names the type")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ConnectionError> {
         Ok(self.incoming.next()?)
     }

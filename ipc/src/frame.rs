@@ -90,6 +90,7 @@ impl FrameBuffer {
     /// # Errors
     /// When the stream is not made of frames of this message type; it is
     /// unusable from then on.
+    #[expect(clippy::should_implement_trait, reason = "the caller names the type")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         let held = &self.bytes[self.start..];
         let Some((header, rest)) = held.split_first_chunk::<HEADER_BYTES>() else {

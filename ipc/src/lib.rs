@@ -8,6 +8,7 @@
 
 #[cfg(feature = "tokio")]
 pub mod async_connection;
+pub mod child;
 pub mod codec;
 pub mod config;
 pub mod connection;
@@ -16,6 +17,7 @@ pub mod engine_core_request;
 pub mod engine_info;
 pub mod frame;
 pub mod lifecycle;
+pub mod logging;
 pub mod model_runner_output;
 pub mod role;
 pub mod sampling_params;
