@@ -2,3 +2,5 @@
 //!
 //! This layer knows OpenAI's HTTP contract and everything that is text. It must
 //! not know tensors, KV blocks or scheduling: the core gets token ids only.
+
+pub mod text;
