@@ -2,3 +2,20 @@
 //!
 //! This layer knows token ids, blocks and steps. It must not know text, HTTP or
 //! tensors. `scheduler` and `kv_cache` do no I/O and read no clock.
+
+pub mod engine_core;
+pub mod error;
+pub mod kv_cache;
+pub mod peers;
+pub mod scheduler;
+pub mod sequence;
+
+mod request_tracks;
+mod start_up;
+
+pub use engine_core::run;
+pub use error::CoreError;
+pub use peers::Endpoint;
+
+#[cfg(test)]
+mod test_support;

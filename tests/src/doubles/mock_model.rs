@@ -1,0 +1,294 @@
+//! A model without tensors: its tokens are a hash of everything before them,
+//! read through the block tables that the core hands out.
+//!
+//! A slot of the KV cache holds a digest of all tokens up to its position, as a
+//! real one's values depend on the whole prefix, and a token is sampled from
+//! all slots of its sequence, as attention reads them. A block that is shared,
+//! reused or missing by mistake therefore changes tokens, and
+//! [`expected_token_ids`], which knows no blocks, tells.
+
+use nano_ipc::model_runner_output::{ModelRunnerOutput, SampledToken, TokenLogprobs};
+use nano_ipc::sampling_params::SamplingParams;
+use nano_ipc::scheduler_output::{
+    BlockId, NewSequence, ScheduledSequence, SchedulerOutput, SequenceId,
+};
+use std::collections::HashMap;
+
+/// The tokens that a prompt yields, stop token included, without any cache.
+pub fn expected_token_ids(
+    prompt_token_ids: &[u32],
+    sampling: &SamplingParams,
+    max_tokens: u32,
+    vocab_size: u32,
+) -> Vec<u32> {
+    let mut token_ids = prompt_token_ids.to_vec();
+    while token_ids.len() < prompt_token_ids.len() + max_tokens as usize {
+        let slots = token_ids.iter().scan(EMPTY_PREFIX, |prefix, token_id| {
+            *prefix = extend(*prefix, *token_id);
+            Some(*prefix)
+        });
+        let generated = token_ids.len() - prompt_token_ids.len();
+        let token_id = sample(slots, sampling, generated, vocab_size);
+        token_ids.push(token_id);
+        if sampling.stop_token_ids.contains(&token_id) {
+            break;
+        }
+    }
+    token_ids.split_off(prompt_token_ids.len())
+}
+
+const EMPTY_PREFIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes 64 bits (the finalizer of splitmix64).
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Digest of a prefix and the token after it.
+fn extend(prefix: u64, token_id: u32) -> u64 {
+    mix(prefix.rotate_left(23) ^ u64::from(token_id).wrapping_add(EMPTY_PREFIX))
+}
+
+fn sample(
+    slots: impl Iterator<Item = u64>,
+    sampling: &SamplingParams,
+    generated: usize,
+    vocab_size: u32,
+) -> u32 {
+    let context = slots.fold(mix(sampling.seed), |sum, slot| mix(sum ^ slot));
+    let mut token_id = (context % u64::from(vocab_size)) as u32;
+    if generated < sampling.min_tokens as usize {
+        while sampling.stop_token_ids.contains(&token_id) {
+            token_id = (token_id + 1) % vocab_size;
+        }
+    }
+    token_id
+}
+
+fn logprobs(token_id: u32, num_top: u32) -> TokenLogprobs {
+    TokenLogprobs {
+        token_id,
+        logprob: -0.5,
+        rank: 1,
+        top: (0..num_top)
+            .map(|place| (token_id.wrapping_add(place), -0.5 - place as f32))
+            .collect(),
+    }
+}
+
+#[derive(Debug)]
+struct MockSequence {
+    token_ids: Vec<u32>,
+    num_prompt_tokens: usize,
+    num_computed_tokens: usize,
+    block_table: Vec<BlockId>,
+    sampling: SamplingParams,
+}
+
+/// What a worker keeps between plans. Strict: a plan that breaks the protocol
+/// is an error that says how.
+#[derive(Debug)]
+pub struct MockModel {
+    block_size: usize,
+    vocab_size: u32,
+    /// One digest a slot; `None` where nothing was computed.
+    slots: Vec<Option<u64>>,
+    sequences: HashMap<SequenceId, MockSequence>,
+}
+
+impl MockModel {
+    /// A model with an empty cache.
+    pub fn new(num_kv_blocks: u32, block_size: u32, vocab_size: u32) -> MockModel {
+        MockModel {
+            block_size: block_size as usize,
+            vocab_size,
+            slots: vec![None; num_kv_blocks as usize * block_size as usize],
+            sequences: HashMap::new(),
+        }
+    }
+
+    /// Sequences that the core has not yet declared finished.
+    pub fn num_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Carries out one plan.
+    ///
+    /// # Errors
+    /// When the plan breaks the protocol.
+    pub fn step(&mut self, plan: &SchedulerOutput) -> Result<ModelRunnerOutput, String> {
+        for id in &plan.finished {
+            if self.sequences.remove(id).is_none() {
+                return Err(format!("{id:?} finishes, but was never announced"));
+            }
+        }
+        for new in &plan.new {
+            self.announce(new)?;
+        }
+        let mut output = ModelRunnerOutput {
+            step_id: plan.step_id,
+            ..ModelRunnerOutput::default()
+        };
+        for scheduled in &plan.scheduled {
+            self.run(scheduled, &mut output)
+                .map_err(|error| format!("{:?}: {error}", scheduled.id))?;
+        }
+        Ok(output)
+    }
+
+    fn announce(&mut self, new: &NewSequence) -> Result<(), String> {
+        let sequence = MockSequence {
+            token_ids: new.token_ids.clone(),
+            num_prompt_tokens: new.num_prompt_tokens as usize,
+            num_computed_tokens: new.num_computed_tokens as usize,
+            block_table: new.block_ids.clone(),
+            sampling: new.sampling.clone(),
+        };
+        match self.sequences.insert(new.id, sequence) {
+            None => Ok(()),
+            Some(_) => Err(format!("{:?} is announced twice", new.id)),
+        }
+    }
+
+    fn run(
+        &mut self,
+        scheduled: &ScheduledSequence,
+        output: &mut ModelRunnerOutput,
+    ) -> Result<(), String> {
+        let sequence = self
+            .sequences
+            .get_mut(&scheduled.id)
+            .ok_or("scheduled, but was never announced")?;
+        sequence.block_table.extend(&scheduled.new_block_ids);
+        let start = sequence.num_computed_tokens;
+        let end = start + scheduled.num_tokens as usize;
+        if end == start || end > sequence.token_ids.len() {
+            return Err(format!(
+                "tokens {start}..{end} of {}",
+                sequence.token_ids.len()
+            ));
+        }
+
+        let block_size = self.block_size;
+        let slot = |position: usize| -> Result<usize, String> {
+            let block = sequence.block_table.get(position / block_size);
+            let block = block.ok_or(format!("no block for position {position}"))?;
+            Ok(block.0 as usize * block_size + position % block_size)
+        };
+        for position in start..end {
+            let prefix = match position.checked_sub(1) {
+                None => EMPTY_PREFIX,
+                Some(previous) => self
+                    .slots
+                    .get(slot(previous)?)
+                    .ok_or("block beyond the cache")?
+                    .ok_or(format!("position {previous} was never computed"))?,
+            };
+            let here = self
+                .slots
+                .get_mut(slot(position)?)
+                .ok_or("block beyond the cache")?;
+            *here = Some(extend(prefix, sequence.token_ids[position]));
+        }
+        sequence.num_computed_tokens = end;
+
+        if let Some(num_top) = sequence.sampling.prompt_logprobs {
+            let targets = (start + 1)..(end + 1).min(sequence.num_prompt_tokens);
+            if !targets.is_empty() {
+                let entries = sequence.token_ids[targets].iter();
+                let entries = entries.map(|token_id| logprobs(*token_id, num_top));
+                output
+                    .prompt_logprobs
+                    .push((scheduled.id, entries.collect()));
+            }
+        }
+        if end == sequence.token_ids.len() {
+            let mut context = Vec::with_capacity(end);
+            for position in 0..end {
+                let digest = self.slots[slot(position)?];
+                context.push(digest.ok_or(format!("position {position} was never computed"))?);
+            }
+            let generated = end - sequence.num_prompt_tokens;
+            let token_id = sample(
+                context.into_iter(),
+                &sequence.sampling,
+                generated,
+                self.vocab_size,
+            );
+            sequence.token_ids.push(token_id);
+            output.sampled.push(SampledToken {
+                id: scheduled.id,
+                token_id,
+                logprobs: sequence
+                    .sampling
+                    .logprobs
+                    .map(|num_top| logprobs(token_id, num_top)),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doubles::mock_worker::greedy;
+    use nano_ipc::scheduler_output::StepId;
+
+    fn plan(step_id: u64, num_tokens: u32, new: Option<NewSequence>) -> SchedulerOutput {
+        SchedulerOutput {
+            step_id: StepId(step_id),
+            finished: vec![],
+            new: new.into_iter().collect(),
+            scheduled: vec![ScheduledSequence {
+                id: SequenceId(1),
+                num_tokens,
+                new_block_ids: vec![],
+            }],
+        }
+    }
+
+    fn new_sequence(block_ids: &[u32]) -> NewSequence {
+        NewSequence {
+            id: SequenceId(1),
+            trace_key: 1,
+            token_ids: vec![5, 6, 7, 8, 9],
+            num_prompt_tokens: 5,
+            num_computed_tokens: 0,
+            block_ids: block_ids.iter().map(|id| BlockId(*id)).collect(),
+            sampling: greedy(),
+        }
+    }
+
+    #[test]
+    fn paged_and_chunked_tokens_equal_the_oracle() {
+        let mut model = MockModel::new(4, 4, 100);
+        let mut token_ids = Vec::new();
+        for (step, num_tokens) in [2, 3, 1, 1].into_iter().enumerate() {
+            let new = (step == 0).then(|| new_sequence(&[3, 1]));
+            let output = model.step(&plan(step as u64, num_tokens, new));
+            let output = output.expect("a legal plan");
+            token_ids.extend(output.sampled.iter().map(|sampled| sampled.token_id));
+        }
+        let expected = expected_token_ids(&[5, 6, 7, 8, 9], &greedy(), 3, 100);
+        assert_eq!(token_ids, expected);
+    }
+
+    #[test]
+    fn a_foreign_block_changes_tokens_and_a_missing_one_is_an_error() {
+        let mut model = MockModel::new(4, 4, 1_000_000);
+        let first = model.step(&plan(1, 5, Some(new_sequence(&[0, 1]))));
+        model.slots[2] = Some(1234);
+        let second = model.step(&plan(2, 1, None)).expect("a legal plan");
+        let first = first.expect("a legal plan");
+        let expected = expected_token_ids(&[5, 6, 7, 8, 9], &greedy(), 2, 1_000_000);
+        assert_eq!(first.sampled[0].token_id, expected[0]);
+        assert_ne!(second.sampled[0].token_id, expected[1]);
+
+        let mut model = MockModel::new(4, 4, 100);
+        let error = model.step(&plan(1, 5, Some(new_sequence(&[0]))));
+        assert!(error.is_err_and(|error| error.contains("no block for position 4")));
+    }
+}

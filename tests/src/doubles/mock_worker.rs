@@ -1,0 +1,145 @@
+//! A worker that speaks the real protocol and computes nothing.
+
+use crate::doubles::mock_model::MockModel;
+use nano_ipc::config::WorkerConfig;
+use nano_ipc::connection::{Connection, ConnectionError};
+use nano_ipc::engine_info::ModelRunnerInfo;
+use nano_ipc::role::Role;
+use nano_ipc::sampling_params::SamplingParams;
+use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore, WorkerLoaded};
+use nano_ipc::to_worker::ToWorker;
+use std::time::Duration;
+
+/// What a mock worker claims to be, and how slow it is.
+#[derive(Clone, Debug)]
+pub struct MockWorker {
+    /// Tensor-parallel rank.
+    pub rank: u32,
+    /// Tokens a KV block holds.
+    pub block_size: u32,
+    /// KV blocks that it reports.
+    pub num_kv_blocks: u32,
+    /// Longest sequence that it reports.
+    pub max_model_len: u32,
+    /// Token ids are below it.
+    pub vocab_size: u32,
+    /// Added to every step.
+    pub step_time: Duration,
+}
+
+impl MockWorker {
+    /// As the launcher's configuration says; what that leaves open is made up.
+    ///
+    /// `NANO_MOCK_STEP_MS` is the time of a step in milliseconds, and
+    /// `NANO_MOCK_VOCAB_SIZE` the vocabulary's size (49152, as SmolLM2's).
+    ///
+    /// # Errors
+    /// When one of these is no number.
+    pub fn from_config(config: &WorkerConfig) -> Result<MockWorker, String> {
+        Ok(MockWorker {
+            rank: config.rank,
+            block_size: config.block_size,
+            num_kv_blocks: config.num_kv_blocks.unwrap_or(512),
+            max_model_len: config.max_model_len.unwrap_or(8192),
+            vocab_size: number_from_env("NANO_MOCK_VOCAB_SIZE", 49152)?,
+            step_time: Duration::from_millis(number_from_env("NANO_MOCK_STEP_MS", 0)?.into()),
+        })
+    }
+
+    /// Serves the core until it closes the connection.
+    ///
+    /// # Errors
+    /// When the core breaks the protocol; it is told so before.
+    pub fn serve(&self, mut core: Connection, run: u64) -> Result<(), String> {
+        match self.converse(&mut core, run) {
+            Err(Failure::Connection(ConnectionError::Closed)) => Ok(()),
+            Err(Failure::Connection(error)) => Err(error.to_string()),
+            Err(Failure::Protocol(error)) => {
+                // The core may be gone already; the error is returned anyway.
+                let _ = core.send(&ToCore::Fatal(error.clone()));
+                Err(error)
+            }
+            Ok(never) => match never {},
+        }
+    }
+
+    fn converse(
+        &self,
+        core: &mut Connection,
+        run: u64,
+    ) -> Result<std::convert::Infallible, Failure> {
+        core.send(&ToCore::Hello(Hello {
+            protocol_version: PROTOCOL_VERSION,
+            role: Role::Worker { rank: self.rank },
+            run,
+        }))?;
+        core.send(&ToCore::Loaded(self.loaded()))?;
+        let ToWorker::AllocateKvCache { num_kv_blocks } = core.receive()? else {
+            return Err(Failure::Protocol("a plan before AllocateKvCache".into()));
+        };
+        let mut model = MockModel::new(num_kv_blocks, self.block_size, self.vocab_size);
+        loop {
+            let ToWorker::Step(plan) = core.receive()? else {
+                return Err(Failure::Protocol("AllocateKvCache twice".into()));
+            };
+            std::thread::sleep(self.step_time);
+            let output = model.step(&plan).map_err(Failure::Protocol)?;
+            core.send(&ToCore::StepDone(output))?;
+        }
+    }
+
+    /// What it reports after its `Hello`.
+    pub fn loaded(&self) -> WorkerLoaded {
+        WorkerLoaded {
+            num_kv_blocks: self.num_kv_blocks,
+            max_model_len: self.max_model_len,
+            vocab_size: self.vocab_size,
+            info: ModelRunnerInfo {
+                architecture: "Mock".into(),
+                dtype: "none".into(),
+                device: "none".into(),
+                weight_bytes: 0,
+                load_ms: 0,
+            },
+        }
+    }
+}
+
+enum Failure {
+    Connection(ConnectionError),
+    Protocol(String),
+}
+
+impl From<ConnectionError> for Failure {
+    fn from(error: ConnectionError) -> Failure {
+        Failure::Connection(error)
+    }
+}
+
+fn number_from_env(name: &str, default: u32) -> Result<u32, String> {
+    match std::env::var(name) {
+        Err(_) => Ok(default),
+        Ok(text) => text
+            .parse()
+            .map_err(|_| format!("{name}={text} is no number")),
+    }
+}
+
+/// Sampling parameters of a request that asks for nothing special.
+pub fn greedy() -> SamplingParams {
+    SamplingParams {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: 1.0,
+        logit_bias: vec![],
+        logprobs: None,
+        prompt_logprobs: None,
+        min_tokens: 0,
+        stop_token_ids: vec![],
+    }
+}
