@@ -34,6 +34,7 @@ impl RequestTracks {
     }
 
     /// Requests that have not ended.
+    #[cfg(test)]
     pub fn num_open(&self) -> usize {
         self.tracks.len()
     }

@@ -177,7 +177,10 @@ mod tests {
                     }
                 }
             }
-            assert!(matches!(receiver.fill().await, Err(ConnectionError::Closed)));
+            assert!(matches!(
+                receiver.fill().await,
+                Err(ConnectionError::Closed)
+            ));
             sender.queue(&ToCore::Abort(RequestId(0))).expect("short");
             assert!(matches!(sender.flush().await, Err(ConnectionError::Closed)));
         });

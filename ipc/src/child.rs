@@ -10,7 +10,7 @@
 //! once. An order that the loop does not follow in time (it loads weights, or
 //! is in a long step) is enforced here, with the trace whole.
 
-use crate::config::{RoleConfig, Start, WrongRole};
+use crate::config::{InheritedFd, RoleConfig, Start, WrongRole};
 use crate::connection::{Connection, ConnectionError};
 use crate::lifecycle::{Lifecycle, Shutdown};
 use crate::logging;
@@ -22,7 +22,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::any::Any;
 use std::fmt::Display;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,20 +92,27 @@ where
 /// The inherited socket that the command line names.
 fn control_socket() -> Option<OwnedFd> {
     let mut args = std::env::args().skip(1);
-    let fd = match (
-        args.next()?,
-        args.next()?.parse::<RawFd>().ok()?,
-        args.next(),
-    ) {
-        (flag, fd, None) if flag == CONTROL_FD_FLAG && fd > 2 => fd,
-        _ => return None,
-    };
+    match (args.next()?, args.next()?.parse().ok()?, args.next()) {
+        (flag, fd, None) if flag == CONTROL_FD_FLAG => take_inherited(fd).ok(),
+        _ => None,
+    }
+}
+
+/// Takes over a descriptor that the launcher passed by number, and keeps it
+/// from this process's own children. To be called once for each number.
+///
+/// # Errors
+/// When it is not open, or one of the standard three.
+pub fn take_inherited(fd: InheritedFd) -> Result<OwnedFd, Errno> {
+    if fd <= 2 {
+        return Err(Errno::EBADF);
+    }
     // SAFETY: only asks about the number, which may be closed.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).ok()?;
-    // SAFETY: it is open, was given to this process by its command line, and
-    // nothing else of this process, which has only just begun, refers to it.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    // SAFETY: it is open, the launcher passed it for this purpose alone, and
+    // by the function's contract nothing else of this process refers to it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn begin<C>(control: OwnedFd) -> Result<(C, u64, Arc<Lifecycle>), StartError>
