@@ -1,0 +1,61 @@
+//! `nano-trace`: puts trace files together, checks them and tells what is in them.
+
+mod check;
+mod info;
+mod merge;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Puts trace files together, checks them and tells what is in them.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write several trace files as one, for ui.perfetto.dev
+    Merge(merge::Merge),
+    /// Check trace files against the rules of the format and the catalogue of events
+    Check(check::Check),
+    /// Tell what is in trace files
+    Info(info::Info),
+}
+
+/// The files were read, and something is wrong with them.
+const FAULTS: u8 = 1;
+/// The command could not be carried out.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if !e.use_stderr() => {
+            // Help or version; nothing to do about a closed pipe.
+            let _ = e.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => return refuse(&one_line(&e.render().to_string())),
+    };
+    let result = match cli.command {
+        Command::Merge(merge) => merge.run(),
+        Command::Check(check) => check.run(),
+        Command::Info(info) => info.run(),
+    };
+    result.unwrap_or_else(|e| refuse(&e.to_string()))
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("nano-trace: {why}");
+    ExitCode::from(USAGE)
+}
+
+/// The part of a message of clap that says what is wrong, on one line.
+fn one_line(message: &str) -> String {
+    let what = message.split("\n\n").next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(what);
+    what.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,160 @@
+//! What the catalogue says about names, arguments, tracks and nesting.
+
+use super::rule::{Rule, Violations};
+use crate::{
+    ArgKind, Event, TrackKind,
+    timeline::{Arg, ArgValue, Position, Timeline, TimelineSlice, TrackOf},
+};
+use std::{collections::HashMap, sync::LazyLock};
+
+/// Name of every request's track.
+const REQUEST_TRACK: &str = "request";
+
+/// Texts that a request's track carries beside the arguments of its events.
+const REQUEST_TEXTS: &[&str] = &["request_id", "traceparent", "clipped"];
+
+/// The slice or instant of the catalogue with this name and category.
+pub(super) fn find(name: &str, category: &str) -> Option<Event> {
+    static BY_NAME: LazyLock<HashMap<(&str, &str), Event>> = LazyLock::new(|| {
+        let events = Event::ALL.iter().copied();
+        events
+            .filter(|event| event.track() != TrackKind::Counter)
+            .map(|event| ((event.name(), event.category()), event))
+            .collect()
+    });
+    BY_NAME.get(&(name, category)).copied()
+}
+
+/// Where on its track a slice lies.
+enum Place {
+    /// In no other.
+    Outermost,
+    /// Directly in one of this event.
+    In(Event),
+    /// Wherever it happens.
+    Anywhere,
+}
+
+fn place(event: Event) -> Place {
+    match event {
+        Event::CoreStep | Event::WorkerStep | Event::Load | Event::Request => Place::Outermost,
+        Event::Schedule | Event::Dispatch | Event::WaitWorkers | Event::Update => {
+            Place::In(Event::CoreStep)
+        }
+        Event::WorkerReceive
+        | Event::PrepareInputs
+        | Event::Forward
+        | Event::Sample
+        | Event::WorkerSend => Place::In(Event::WorkerStep),
+        Event::LoadOpen | Event::LoadWeights | Event::LoadKvCache => Place::In(Event::Load),
+        Event::Preprocess | Event::Waiting | Event::Streaming => Place::In(Event::Request),
+        _ => Place::Anywhere,
+    }
+}
+
+pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
+    for slice in &timeline.slices {
+        let Some(event) = slice.event else {
+            unknown(&slice.name, &slice.category, slice.at, out);
+            continue;
+        };
+        check_args(event, &slice.args, slice.at, out);
+        check_track(timeline, event, slice.track, slice.at, out);
+        check_place(timeline, event, slice, out);
+    }
+    for instant in &timeline.instants {
+        let Some(event) = instant.event else {
+            unknown(&instant.name, &instant.category, instant.at, out);
+            continue;
+        };
+        check_args(event, &instant.args, instant.at, out);
+        check_track(timeline, event, instant.track, instant.at, out);
+    }
+    let counters = Event::ALL
+        .iter()
+        .filter(|event| event.track() == TrackKind::Counter);
+    let names = counters.map(|event| event.name()).collect::<Vec<_>>();
+    for track in timeline.tracks.values() {
+        if track.of == TrackOf::Counter && !names.contains(&track.name.as_str()) {
+            unknown(&track.name, "counter", track.at, out);
+        }
+    }
+}
+
+fn unknown(name: &str, category: &str, at: Position, out: &mut Violations) {
+    out.add(Rule::EventKnown, at, || {
+        format!("{name:?} ({category}) is not in the catalogue")
+    });
+}
+
+fn check_place(timeline: &Timeline, event: Event, slice: &TimelineSlice, out: &mut Violations) {
+    let parent = slice.parent.map(|parent| &timeline.slices[parent]);
+    let wanted = match place(event) {
+        Place::Anywhere => return,
+        Place::Outermost => None,
+        Place::In(whole) => Some(whole),
+    };
+    let found = parent.map(|parent| parent.event);
+    if found != wanted.map(Some) {
+        out.add(Rule::Nesting, slice.at, || {
+            let found = parent.map_or("nothing", |parent| &parent.name);
+            let wanted = wanted.map_or("nothing", Event::name);
+            format!("{} lies in {found}, not in {wanted}", event.name())
+        });
+    }
+}
+
+fn check_args(event: Event, args: &[Arg], at: Position, out: &mut Violations) {
+    for (place, arg) in args.iter().enumerate() {
+        let known = event.args().iter().find(|(name, _)| *name == &*arg.name);
+        let is_text = event.track() == TrackKind::Request && REQUEST_TEXTS.contains(&&*arg.name);
+        let is_repeated = args[..place].iter().any(|before| before.name == arg.name);
+        let Some((_, kind)) = known.filter(|_| !is_repeated) else {
+            if !is_text || is_repeated {
+                out.add(Rule::ArgumentKnown, at, || {
+                    let again = if is_repeated { " a second" } else { " no" };
+                    format!("{} has{again} argument {:?}", event.name(), arg.name)
+                });
+            }
+            continue;
+        };
+        let fits = match (kind, &arg.value) {
+            (ArgKind::Int, ArgValue::Uint(_)) => true,
+            (ArgKind::Label(labels), ArgValue::Text(text)) => labels.contains(&&**text),
+            _ => false,
+        };
+        if !fits {
+            out.add(Rule::ArgumentKind, at, || {
+                format!(
+                    "argument {} of {} is {:?}, not of kind {kind:?}",
+                    arg.name,
+                    event.name(),
+                    arg.value
+                )
+            });
+        }
+    }
+}
+
+fn check_track(timeline: &Timeline, event: Event, track: u64, at: Position, out: &mut Violations) {
+    // That a track is described at all is another rule.
+    let Some(track) = timeline.tracks.get(&track) else {
+        return;
+    };
+    let fits = match event.track() {
+        TrackKind::Thread => matches!(track.of, TrackOf::Thread { .. }),
+        TrackKind::Request => track.of == TrackOf::Events && track.name == REQUEST_TRACK,
+        TrackKind::Counter => track.of == TrackOf::Counter,
+    };
+    if !fits {
+        out.add(Rule::TrackKind, at, || {
+            format!(
+                "{} is on {:?} {:?}, not on a {:?} track",
+                event.name(),
+                track.of,
+                track.name,
+                event.track()
+            )
+        });
+    }
+}

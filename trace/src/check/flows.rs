@@ -1,0 +1,200 @@
+//! Arrows between processes.
+//!
+//! Readers draw a flow through its events in order of time, whatever that is.
+//! Which order is right follows from what the events mean: a request is
+//! submitted before the core plans it, planned before a worker computes it,
+//! computed before its answer is written.
+
+use super::rule::{Rule, Violations};
+use crate::{
+    Event,
+    timeline::{Hop, Through, Timeline},
+};
+use std::collections::BTreeMap;
+
+/// The layers of a request's way, each an event's category.
+const LAYERS: [&str; 3] = ["frontend", "core", "worker"];
+
+/// Where on its way a flow is; later stages come later in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// The frontend makes the request and submits it.
+    Submit,
+    /// The core takes it in.
+    Admit,
+    /// The core plans a step.
+    Plan,
+    /// A worker computes it.
+    Work,
+    /// The core takes the result.
+    Result,
+    /// The frontend answers.
+    Answer,
+}
+
+/// The stage of what a flow goes through. Slices that span several stages
+/// count as the one they begin, or end, in.
+fn stage(timeline: &Timeline, hop: &Hop) -> Option<Stage> {
+    let ends = matches!(hop.through, Through::End(_));
+    Some(match timeline.hop(hop).0? {
+        Event::Request | Event::Waiting if ends => Stage::Answer,
+        Event::HttpParse
+        | Event::ChatTemplate
+        | Event::Tokenize
+        | Event::EngineSubmit
+        | Event::Request
+        | Event::Preprocess
+        | Event::Waiting => Stage::Submit,
+        Event::Queued if ends => Stage::Plan,
+        Event::CoreReceive | Event::Queued => Stage::Admit,
+        Event::Prefill if ends => Stage::Result,
+        Event::CoreStep | Event::Schedule | Event::Dispatch | Event::Prefill => Stage::Plan,
+        Event::WorkerStep
+        | Event::WorkerReceive
+        | Event::PrepareInputs
+        | Event::Forward
+        | Event::Sample
+        | Event::WorkerSend => Stage::Work,
+        Event::WaitWorkers | Event::Update | Event::CoreSend | Event::Decode => Stage::Result,
+        Event::EngineReceive
+        | Event::Detokenize
+        | Event::SseWrite
+        | Event::Streaming
+        | Event::Finish => Stage::Answer,
+        _ => return None,
+    })
+}
+
+pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
+    let spans = spans(timeline);
+    for (id, hops) in &timeline.flows {
+        check_order(timeline, *id, hops, out);
+        if !LAYERS.iter().all(|layer| spans.contains_key(layer)) || has_failed(timeline, hops) {
+            continue;
+        }
+        match hops.as_slice() {
+            [lone] => check_lone(timeline, &spans, *id, lone, out),
+            hops if is_between_step_and_rank(timeline, hops) => {
+                check_pair(timeline, *id, hops, out);
+            }
+            hops => check_way(timeline, &spans, *id, hops, out),
+        }
+    }
+}
+
+/// First and last moment of each layer.
+type Spans<'a> = BTreeMap<&'a str, (u64, u64)>;
+
+/// When each layer was recording, as far as its slices show.
+fn spans(timeline: &Timeline) -> Spans<'_> {
+    let mut spans = Spans::new();
+    for slice in &timeline.slices {
+        let (begin, end) = (slice.begin, slice.end.unwrap_or(slice.begin));
+        let span = spans.entry(&slice.category).or_insert((begin, end));
+        *span = (span.0.min(begin), span.1.max(end));
+    }
+    spans
+}
+
+/// Each stage is first reached after the stage before it.
+fn check_order(timeline: &Timeline, id: u64, hops: &[Hop], out: &mut Violations) {
+    let mut first: BTreeMap<Stage, &Hop> = BTreeMap::new();
+    for hop in hops {
+        if let Some(stage) = stage(timeline, hop) {
+            first.entry(stage).or_insert(hop);
+        }
+    }
+    let stages = first.into_iter().collect::<Vec<_>>();
+    for pair in stages.windows(2) {
+        let [(earlier, before), (later, after)] = pair else {
+            continue;
+        };
+        if after.time < before.time {
+            out.add(Rule::FlowBackwards, after.at, || {
+                let early = before.time - after.time;
+                format!("flow {id:#x} reaches {later:?} {early} ns before {earlier:?}")
+            });
+        }
+    }
+}
+
+/// A flow that ended early because its request did.
+fn has_failed(timeline: &Timeline, hops: &[Hop]) -> bool {
+    let mut reasons = hops.iter().filter_map(|hop| {
+        let args = timeline.hop(hop).2;
+        args.iter().find(|arg| &*arg.name == "finish_reason")
+    });
+    reasons.any(|reason| !matches!(reason.value.text(), Some("stop" | "length")))
+}
+
+/// At the edges of a recording a flow's other end may lie outside.
+fn check_lone(timeline: &Timeline, spans: &Spans<'_>, id: u64, hop: &Hop, out: &mut Violations) {
+    let all_record = spans
+        .values()
+        .all(|(from, to)| *from < hop.time && hop.time < *to);
+    if all_record {
+        out.add(Rule::FlowLone, hop.at, || {
+            let (event, category, _) = timeline.hop(hop);
+            let name = event.map_or("an event", Event::name);
+            format!("flow {id:#x} has one end only, in {name} ({category})")
+        });
+    }
+}
+
+/// A flow that no request's event is part of.
+fn is_between_step_and_rank(timeline: &Timeline, hops: &[Hop]) -> bool {
+    hops.iter().all(|hop| {
+        matches!(
+            timeline.hop(hop).0,
+            Some(
+                Event::Dispatch
+                    | Event::WaitWorkers
+                    | Event::Update
+                    | Event::WorkerStep
+                    | Event::WorkerReceive
+                    | Event::WorkerSend
+            )
+        )
+    })
+}
+
+fn check_pair(timeline: &Timeline, id: u64, hops: &[Hop], out: &mut Violations) {
+    let count = |layer: &str| {
+        let of_layer = |hop: &&Hop| &**timeline.hop(hop).1 == layer;
+        hops.iter().filter(of_layer).count()
+    };
+    let (core, worker) = (count("core"), count("worker"));
+    if (core, worker) != (1, 1) {
+        out.add(Rule::FlowPair, hops[0].at, || {
+            format!(
+                "flow {id:#x} has {core} ends in the core and {worker} in workers, not one in each"
+            )
+        });
+    }
+}
+
+/// A request that was submitted and answered came through every layer.
+fn check_way(timeline: &Timeline, spans: &Spans<'_>, id: u64, hops: &[Hop], out: &mut Violations) {
+    let reached = |wanted: Stage| hops.iter().any(|hop| stage(timeline, hop) == Some(wanted));
+    let ([first, ..], [.., last]) = (hops, hops) else {
+        return;
+    };
+    if !reached(Stage::Submit) || !reached(Stage::Answer) {
+        return;
+    }
+    let missing = LAYERS
+        .iter()
+        .filter(|layer| !hops.iter().any(|hop| &**timeline.hop(hop).1 == **layer))
+        .filter(|layer| {
+            let recorded_then = |(from, to): &(u64, u64)| *from < last.time && first.time < *to;
+            spans.get(**layer).is_some_and(recorded_then)
+        })
+        .copied()
+        .collect::<Vec<_>>();
+    if !missing.is_empty() {
+        out.add(Rule::RequestWay, first.at, || {
+            let missing = missing.join(" and ");
+            format!("flow {id:#x} was answered without going through {missing}")
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! The validator: reads traces as a viewer would, and says where they break a
+//! rule of the format or differ from the catalogue.
+//!
+//! Two passes. In file order: framing, sequences, clocks, tracks
+//! ([`Rule`] up to the events). In order of time: nesting, flows, catalogue.
+//! Viewers drop or misplace what breaks a rule, most of it silently; so does
+//! this reader, but it says so.
+
+mod catalogue;
+mod clocks;
+mod flows;
+mod names;
+mod nesting;
+mod rule;
+mod scan;
+mod sequences;
+mod tracks;
+
+pub use rule::{Rule, Violation, Violations};
+pub use scan::FileSummary;
+
+use crate::{
+    read::Source,
+    timeline::{Timeline, Track, TrackOf},
+};
+use scan::Scan;
+use std::io;
+
+/// What the caller knows to be no fault.
+#[derive(Clone, Debug, Default)]
+pub enum OpenSlices {
+    /// Every slice must end.
+    #[default]
+    None,
+    /// Slices of these processes need not: they were killed.
+    Of(Vec<i32>),
+    /// No slice need end.
+    Any,
+}
+
+impl OpenSlices {
+    fn may_stay_open(&self, process: Option<&Track>) -> bool {
+        match self {
+            OpenSlices::None => false,
+            OpenSlices::Any => true,
+            OpenSlices::Of(pids) => process.is_some_and(
+                |p| matches!(p.of, TrackOf::Process { pid, .. } if pids.contains(&pid)),
+            ),
+        }
+    }
+}
+
+/// What a set of traces, read as one after another, breaks and shows.
+#[derive(Debug)]
+pub struct Report {
+    /// Its files.
+    pub files: Vec<FileSummary>,
+    /// Broken rules.
+    pub violations: Violations,
+    /// What it shows.
+    pub timeline: Timeline,
+}
+
+/// Reads `sources` as one trace, as if concatenated at their last whole packets.
+/// An error means that a file could not be read, not that it is broken.
+pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report> {
+    let mut violations = Violations::default();
+    let mut scan = Scan::default();
+    for source in sources {
+        scan.file(source, &mut violations)?;
+    }
+    let Scan {
+        events,
+        tracks,
+        facts,
+        dropped,
+        files,
+        ..
+    } = scan;
+    let tracks = tracks.finish(&mut violations);
+    let may_stay_open = |process: Option<&Track>| open_slices.may_stay_open(process);
+    let mut timeline = nesting::timeline(events, tracks, may_stay_open, &mut violations);
+    timeline.facts = facts;
+    timeline.dropped = dropped;
+    flows::check(&timeline, &mut violations);
+    catalogue::check(&timeline, &mut violations);
+    Ok(Report {
+        files,
+        violations,
+        timeline,
+    })
+}
+
+impl Report {
+    /// One line a violation: file, packet and byte, rule, what is there; and
+    /// one for those left out.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for Violation { rule, at, what } in self.violations.kept() {
+            let file = match self.files.get(at.file as usize) {
+                Some(file) => file.source.to_string(),
+                None => String::new(),
+            };
+            lines.push(format!(
+                "{file}: packet {} at byte {}: {rule}: {what}",
+                at.packet, at.offset
+            ));
+        }
+        for (rule, count) in self.violations.counts() {
+            if *count > Violations::KEPT {
+                lines.push(format!("{rule}: {} more", count - Violations::KEPT));
+            }
+        }
+        lines
+    }
+
+    /// Panics with every violation, if there is one. For tests.
+    pub fn assert_clean(&self) {
+        assert!(self.violations.is_empty(), "{}", self.lines().join("\n"));
+    }
+}

@@ -1,0 +1,7 @@
+//! The reading side, on traces that are made packet by packet.
+
+mod check;
+mod good_trace;
+mod merge;
+mod mutations;
+mod tool;

@@ -1,0 +1,126 @@
+//! Files put together.
+
+use crate::good_trace::{bytes, good_trace};
+use nano_trace::{
+    check::{OpenSlices, check},
+    merge::{MergeError, merge, trace_files},
+    read::{Source, Tail},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// The good trace as files of one run.
+fn write_files(dir: &Path, run: &str, age: Duration) -> Vec<PathBuf> {
+    let files = good_trace();
+    [
+        ("core", 12, &files.core),
+        ("frontend", 11, &files.frontend),
+        ("worker-0", 13, &files.worker),
+    ]
+    .map(|(role, pid, packets)| {
+        let path = dir.join(format!("auto.{role}.{run}-{pid}.pftrace"));
+        fs::write(&path, bytes(packets)).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - age).unwrap();
+        path
+    })
+    .into()
+}
+
+#[test]
+fn whole_files_are_concatenated_byte_by_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);
+    let output = dir.path().join("all.pftrace");
+    let merged = merge(&inputs, &output).unwrap();
+    let expected = inputs.iter().flat_map(|path| fs::read(path).unwrap());
+    assert_eq!(fs::read(&output).unwrap(), expected.collect::<Vec<_>>());
+    assert!(merged.iter().all(|file| file.tail == Tail::Whole));
+    // Nothing else was left behind.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), inputs.len() + 1);
+}
+
+#[test]
+fn a_tail_cut_anywhere_or_padded_never_breaks_the_merged_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);
+    let output = dir.path().join("all.pftrace");
+    let core = fs::read(&inputs[0]).unwrap();
+    for cut in (1..60).map(|cut| core.len() - cut) {
+        for zeros in [0, 1, 7] {
+            let mut broken = core[..cut].to_vec();
+            broken.resize(cut + zeros, 0);
+            fs::write(&inputs[0], broken).unwrap();
+            merge(&inputs, &output).unwrap();
+            let report = check(&[Source::File(output.clone())], &OpenSlices::Any).unwrap();
+            assert_eq!(report.files[0].tail, Tail::Whole);
+            // The other files are all there.
+            assert!(
+                report
+                    .timeline
+                    .slices
+                    .iter()
+                    .any(|s| &*s.name == "http.parse")
+            );
+            assert!(report.timeline.slices.iter().any(|s| &*s.name == "load"));
+        }
+    }
+}
+
+#[test]
+fn a_directory_means_its_newest_run_unless_all_are_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = write_files(dir.path(), "old1", Duration::from_secs(60));
+    let new = write_files(dir.path(), "new1", Duration::ZERO);
+    fs::write(dir.path().join("merged.pftrace"), "not ours").unwrap();
+    let paths = [dir.path().to_owned()];
+    assert_eq!(trace_files(&paths, false).unwrap(), new);
+    let mut all = [old, new].concat();
+    all.sort();
+    assert_eq!(trace_files(&paths, true).unwrap(), all);
+}
+
+#[test]
+fn what_cannot_be_merged_is_said_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("all.pftrace");
+    let empty = tempfile::tempdir().unwrap();
+    let nothing = trace_files(&[empty.path().to_owned()], false);
+    assert!(matches!(nothing, Err(MergeError::NothingIn(_))));
+
+    let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);
+    let before = fs::read(&inputs[1]).unwrap();
+    let own = merge(&inputs, &inputs[1]);
+    assert!(matches!(own, Err(MergeError::OutputIsInput(_))));
+    assert_eq!(fs::read(&inputs[1]).unwrap(), before);
+
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&inputs[0], &link).unwrap();
+    let twice = merge(&[inputs[0].clone(), link], &output);
+    assert!(matches!(twice, Err(MergeError::Twice(_))));
+
+    let text = dir.path().join("text.pftrace");
+    fs::write(&text, "{\"traceEvents\": []}").unwrap();
+    let foreign = merge(&[inputs[0].clone(), text], &output).unwrap_err();
+    assert!(
+        foreign
+            .to_string()
+            .contains("text.pftrace: not a Perfetto trace")
+    );
+
+    let missing = dir.path().join("missing.pftrace");
+    let missing = merge(&[missing], &output).unwrap_err().to_string();
+    assert!(
+        missing.contains("missing.pftrace: No such file"),
+        "{missing}"
+    );
+    assert!(!output.exists());
+    let left = fs::read_dir(dir.path()).unwrap();
+    assert!(
+        left.flatten()
+            .all(|e| !e.file_name().to_string_lossy().contains("partial"))
+    );
+}

@@ -1,0 +1,108 @@
+//! `nano-trace` as a user runs it.
+
+use crate::good_trace::{bytes, good_trace};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+fn nano_trace(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nano-trace"))
+        .current_dir(dir)
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn dir_of_good_trace() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let files = good_trace();
+    for (role, packets) in [
+        ("core", &files.core),
+        ("frontend", &files.frontend),
+        ("worker-0", &files.worker),
+    ] {
+        let path = dir.path().join(format!("auto.{role}.k3x9-1.pftrace"));
+        fs::write(path, bytes(packets)).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn merge_then_check_a_directory() {
+    let dir = dir_of_good_trace();
+    let merged = nano_trace(dir.path(), &["merge", ".", "-o", "all.pftrace"]);
+    assert_eq!(merged.status.code(), Some(0), "{}", err(&merged));
+    assert!(out(&merged).contains("all.pftrace: 3 files"));
+    for paths in [["."], ["all.pftrace"]] {
+        let checked = nano_trace(dir.path(), &[&["check"], &paths[..]].concat());
+        assert_eq!(checked.status.code(), Some(0), "{}", out(&checked));
+    }
+}
+
+#[test]
+fn check_fails_and_tells_the_rule() {
+    let dir = dir_of_good_trace();
+    let path = dir.path().join("auto.core.k3x9-1.pftrace");
+    let mut core = fs::read(&path).unwrap();
+    core.pop();
+    fs::write(&path, core).unwrap();
+    let checked = nano_trace(dir.path(), &["check", "."]);
+    assert_eq!(checked.status.code(), Some(1));
+    let text = out(&checked);
+    assert!(text.contains("auto.core.k3x9-1.pftrace: packet"), "{text}");
+    assert!(text.contains("tail-cut"), "{text}");
+    assert!(text.contains("slice-open"), "{text}");
+    let killed = nano_trace(dir.path(), &["check", ".", "--killed", "12"]);
+    assert_eq!(killed.status.code(), Some(1));
+    assert!(!out(&killed).contains("slice-open"), "{}", out(&killed));
+}
+
+#[test]
+fn info_tells_what_is_in_a_file() {
+    let dir = dir_of_good_trace();
+    let info = nano_trace(dir.path(), &["info", "."]);
+    assert_eq!(info.status.code(), Some(0), "{}", err(&info));
+    let text = out(&info);
+    for expected in [
+        "role       worker 0",
+        "session    auto",
+        "run        k3x9",
+        "process    11 nano-frontend",
+        "interval   0.004 s, from 5.000100 to 5.004010 s after boot",
+        "requests   1",
+        "drops      0",
+        "fact       version = 0.1.0",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in\n{text}");
+    }
+}
+
+#[test]
+fn wrong_use_ends_with_one_line_and_code_2() {
+    let dir = dir_of_good_trace();
+    for args in [
+        &["merge", "."][..],
+        &["merge", ".", "-o", "auto.core.k3x9-1.pftrace"],
+        &["check"],
+        &["check", "nowhere.pftrace"],
+        &["check", ".", "--killed", "me"],
+        &["frobnicate"],
+        &["info", "--frobnicate", "."],
+    ] {
+        let output = nano_trace(dir.path(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let text = err(&output);
+        assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+        assert!(text.starts_with("nano-trace: "), "{args:?}: {text}");
+    }
+}
