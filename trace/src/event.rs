@@ -26,6 +26,9 @@ pub const FINISH_REASONS: &[&str] = &["stop", "length", "abort", "error"];
 /// Labels of why a waiting request was not admitted, by [`Event::NotAdmitted`]'s argument.
 pub const NOT_ADMITTED_REASONS: &[&str] = &["token budget", "sequence slots", "KV blocks"];
 
+/// Labels of why a trace ends, by [`Event::TraceEnd`]'s argument.
+pub const TRACE_END_REASONS: &[&str] = &["finished", "byte cap", "process died"];
+
 macro_rules! catalogue {
     ($($(#[$doc:meta])* $event:ident = $name:literal, $category:literal, $track:ident, [$($arg:literal: $kind:expr),* $(,)?];)*) => {
         /// Everything that a trace can show. Slices and instants carry at most
@@ -152,6 +155,11 @@ catalogue! {
     LoadKvCache = "load.kv_cache", "worker", Thread, ["blocks": Int, "bytes": Int];
     /// Resident memory of the process.
     ResidentBytes = "resident_bytes", "worker", Counter, [];
+    // The recorder itself, in every process.
+    /// The last moment that the file tells of.
+    TraceEnd = "trace.end", "trace", Thread, ["reason": Label(TRACE_END_REASONS), "events": Int, "dropped": Int];
+    /// Records that found no room in their ring, so far.
+    DroppedRecords = "dropped_records", "trace", Counter, [];
 }
 
 impl Event {

@@ -1,5 +1,7 @@
 //! Arrows between processes.
 
+use crate::hash::{Domain, hash};
+
 /// What an arrow connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -10,6 +12,19 @@ pub enum FlowKind {
     StepToRank,
     /// From one rank's step back to the core's update; the key is (step, rank).
     RankToCore,
+}
+
+impl FlowKind {
+    /// The kind that `self as u64` came from.
+    pub(crate) fn from_bits(bits: u64) -> Option<FlowKind> {
+        [
+            FlowKind::Request,
+            FlowKind::StepToRank,
+            FlowKind::RankToCore,
+        ]
+        .into_iter()
+        .find(|&kind| kind as u64 == bits)
+    }
 }
 
 /// One arrow's identity. Its id in the trace is a hash of the server's run,
@@ -27,6 +42,11 @@ impl Flow {
             kind: FlowKind::Request,
             key: trace_key,
         }
+    }
+
+    /// Its id in the trace, in the run of a server.
+    pub(crate) fn id(self, run: u64) -> u64 {
+        hash(Domain::Flow, &[run, self.kind as u64, self.key])
     }
 
     /// Dispatch of a step to a rank.

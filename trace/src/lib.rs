@@ -5,16 +5,38 @@
 //! catalogue ([`Event`]), and depends on no other crate of ours.
 
 pub mod check;
+mod clock;
+mod descriptor;
+mod drain;
+mod encoder;
+mod entry;
 mod event;
 mod file_name;
 mod flow;
+mod hash;
+mod identity;
+mod interning;
+#[cfg(test)]
+mod live_tests;
 pub mod merge;
+mod packet;
+mod process;
+mod producer;
 pub mod proto;
 pub mod read;
 mod record;
+mod request_tracks;
+mod rings;
+mod salvage;
 pub mod timeline;
+mod trace_file;
+mod writer;
 
 pub use event::{ArgKind, Event, TrackKind};
 pub use file_name::{EXTENSION, NotATraceFileName, TraceFileName};
 pub use flow::{Flow, FlowKind};
+pub use process::{ProcessTrace, StartError, check_integrity, finish, flush, start, status};
 pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
+pub use rings::{Rings, RingsError};
+pub use salvage::Salvaged;
+pub use writer::{State, Status};

@@ -1,46 +1,169 @@
 //! What producers call. While nothing records, each call costs one relaxed load.
 
+use crate::clock::RawClock;
+use crate::entry::{Kind, TEXT_WORDS, pack_text};
+use crate::process;
+use crate::producer::{Home, Producer};
+use crate::rings::Rings;
 use crate::{Event, Flow};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Whether, in which session and on which clock this process records: 0 if
+/// not, else twice the session's number, plus one on [`RawClock::Tsc`].
+static RECORDING: AtomicU32 = AtomicU32::new(0);
+
+/// From now on records belong to session `number`, which is not 0.
+pub(crate) fn begin_session(number: u32, clock: RawClock) {
+    let tsc = u32::from(clock == RawClock::Tsc);
+    RECORDING.store(number << 1 | tsc, Ordering::SeqCst);
+}
+
+/// From now on nothing is recorded.
+pub(crate) fn end_session() {
+    RECORDING.store(0, Ordering::SeqCst);
+}
+
+#[inline(always)]
+fn clock(recording: u32) -> RawClock {
+    if recording & 1 == 1 {
+        RawClock::Tsc
+    } else {
+        RawClock::Boottime
+    }
+}
+
+thread_local! {
+    // Without a destructor, so that reaching it costs an addition.
+    static PRODUCER: Producer = const { Producer::new() };
+    // Touched at the claim only: its destructor returns the ring.
+    static GIVE_BACK: GiveBack = const { GiveBack };
+}
+
+struct GiveBack;
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        PRODUCER.with(Producer::give_back);
+    }
+}
+
+struct ThisProcess;
+
+impl Home for ThisProcess {
+    fn rings(&self) -> Option<&'static Rings> {
+        // While the thread's destructors run, nobody would return the ring.
+        GIVE_BACK.try_with(|_| ()).ok()?;
+        process::rings()
+    }
+
+    fn wake_drainer(&self) {
+        process::wake_writer();
+    }
+}
 
 /// An open slice of the current thread's track; dropping it ends the slice.
 ///
 /// Not `Send`, so that none is held over an await: what awaits lives on the
 /// request's track ([`RequestTrack`]).
 #[must_use = "dropping it ends the slice"]
+#[derive(Debug)]
 pub struct Slice {
+    /// What was recording when its BEGIN was written; 0 if none was.
+    recording: u32,
+    event: Event,
+    /// Arguments given at the begin.
+    given: u8,
     not_send: PhantomData<*const ()>,
 }
 
 impl Slice {
     /// Ends the slice with the arguments that are known only now: they
     /// continue those given at its begin.
+    #[inline]
     pub fn end<const N: usize>(self, args: [u64; N]) {
-        let _ = args;
+        const { assert!(N <= Event::MAX_ARGS) };
+        ManuallyDrop::new(self).finish(args);
+    }
+
+    #[inline(always)]
+    fn finish<const N: usize>(&self, args: [u64; N]) {
+        if self.recording == 0 {
+            return;
+        }
+        PRODUCER.with(|producer| {
+            // A BEGIN of a session that is over gets no END in another one.
+            if RECORDING.load(Ordering::Relaxed) == self.recording {
+                let clock = clock(self.recording);
+                producer.end(&ThisProcess, clock, self.event, self.given, args);
+            } else {
+                producer.abandon();
+            }
+        });
+    }
+}
+
+impl Drop for Slice {
+    #[inline]
+    fn drop(&mut self) {
+        self.finish([]);
     }
 }
 
 /// Begins a slice on the current thread's track.
+#[inline]
 pub fn slice<const N: usize>(event: Event, args: [u64; N]) -> Slice {
     slice_with(event, args, &[])
 }
 
-/// Begins a slice on the current thread's track that `flows` go through.
+/// Begins a slice on the current thread's track that `flows` go through (1024 at most).
+#[inline]
 pub fn slice_with<const N: usize>(event: Event, args: [u64; N], flows: &[Flow]) -> Slice {
-    let _ = (event, args, flows);
+    const { assert!(N <= Event::MAX_ARGS) };
+    let mut recording = RECORDING.load(Ordering::Relaxed);
+    if recording != 0 {
+        let begun = PRODUCER
+            .with(|producer| producer.begin(&ThisProcess, clock(recording), event, args, flows));
+        if !begun {
+            recording = 0;
+        }
+    }
     Slice {
+        recording,
+        event,
+        given: N as u8,
         not_send: PhantomData,
     }
 }
 
+/// Records what stands alone, if anything records.
+#[inline]
+fn record<const N: usize>(
+    what: (Kind, Event),
+    trace_key: Option<u64>,
+    args: [u64; N],
+    flows: &[Flow],
+) {
+    const { assert!(N <= Event::MAX_ARGS) };
+    let recording = RECORDING.load(Ordering::Relaxed);
+    if recording != 0 {
+        PRODUCER.with(|producer| {
+            producer.record(&ThisProcess, clock(recording), what, trace_key, args, flows);
+        });
+    }
+}
+
 /// Marks a moment on the current thread's track.
+#[inline]
 pub fn instant<const N: usize>(event: Event, args: [u64; N], flows: &[Flow]) {
-    let _ = (event, args, flows);
+    record((Kind::Instant, event), None, args, flows);
 }
 
 /// Sets a counter of this process.
+#[inline]
 pub fn counter(event: Event, value: u64) {
-    let _ = (event, value);
+    record((Kind::Counter, event), None, [value], &[]);
 }
 
 /// The track of one request in this process. Any thread may write to it; the
@@ -57,23 +180,49 @@ impl RequestTrack {
     }
 
     /// Puts texts onto the track, once: the request's id, and whatever else
-    /// names it (`traceparent`). Longer ones are cut at 128 bytes.
+    /// names it (`traceparent`). They show as arguments of the track's next
+    /// event, so this is called right before the request's first BEGIN. Keys
+    /// and texts longer than 128 bytes are cut.
     pub fn describe(self, texts: &[(&'static str, &str)]) {
-        let _ = (self.trace_key, texts);
+        let recording = RECORDING.load(Ordering::Relaxed);
+        if recording == 0 {
+            return;
+        }
+        let mut packed = [0; TEXT_WORDS];
+        for (key, text) in texts {
+            let words = pack_text(key, text, &mut packed);
+            PRODUCER.with(|producer| {
+                let (clock, packed) = (clock(recording), &packed[..words]);
+                producer.record_text(&ThisProcess, clock, self.trace_key, packed);
+            });
+        }
     }
 
     /// Begins a slice.
+    #[inline]
     pub fn begin<const N: usize>(self, event: Event, args: [u64; N], flows: &[Flow]) {
-        let _ = (event, args, flows);
+        record(
+            (Kind::RequestBegin, event),
+            Some(self.trace_key),
+            args,
+            flows,
+        );
     }
 
     /// Ends the innermost open slice, which must be `event`.
+    #[inline]
     pub fn end<const N: usize>(self, event: Event, args: [u64; N], flows: &[Flow]) {
-        let _ = (event, args, flows);
+        record((Kind::RequestEnd, event), Some(self.trace_key), args, flows);
     }
 
     /// Marks a moment.
+    #[inline]
     pub fn instant<const N: usize>(self, event: Event, args: [u64; N], flows: &[Flow]) {
-        let _ = (event, args, flows);
+        record(
+            (Kind::RequestInstant, event),
+            Some(self.trace_key),
+            args,
+            flows,
+        );
     }
 }

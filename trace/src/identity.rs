@@ -1,0 +1,53 @@
+//! Ids of one process's tracks and sequences.
+
+use crate::Event;
+use crate::hash::{Domain, hash, sequence_id};
+
+/// What tells this process's recording from every other one: pids repeat, in
+/// time and between containers, so the server's run and the start count too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Random word of the server's start.
+    pub(crate) run: u64,
+    pub(crate) pid: u32,
+    /// CLOCK_BOOTTIME in ns when the process began to record.
+    pub(crate) started_ns: u64,
+}
+
+impl Identity {
+    fn id(&self, domain: Domain, word: u64) -> u64 {
+        hash(
+            domain,
+            &[self.run, u64::from(self.pid), self.started_ns, word],
+        )
+    }
+
+    pub(crate) fn process(&self) -> u64 {
+        self.id(Domain::Process, 0)
+    }
+
+    pub(crate) fn thread(&self, tid: u32) -> u64 {
+        self.id(Domain::Thread, u64::from(tid))
+    }
+
+    pub(crate) fn request(&self, trace_key: u64) -> u64 {
+        self.id(Domain::Request, trace_key)
+    }
+
+    pub(crate) fn counter(&self, event: Event) -> u64 {
+        self.id(Domain::Counter, event as u64)
+    }
+
+    /// The id of the packet sequence that `writer` (the process itself or its
+    /// salvager) makes of the `claim`th ring claim.
+    pub(crate) fn sequence(&self, writer: &str, claim: u64) -> u32 {
+        let writer = writer.bytes().fold(0, |h, b| h << 8 | u64::from(b));
+        sequence_id(&[
+            self.run,
+            u64::from(self.pid),
+            self.started_ns,
+            writer,
+            claim,
+        ])
+    }
+}

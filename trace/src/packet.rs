@@ -1,0 +1,335 @@
+//! Bytes of a TracePacket with a TrackEvent, written directly.
+//!
+//! Almost every packet is one of these, and building a `prost` message for
+//! each would cost the writer several allocations. All other packets are
+//! `prost`'s. A test holds these bytes against `prost`'s for the same message.
+
+use crate::proto::track_event::Type;
+
+/// One TrackEvent in its packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EventPacket<'a> {
+    pub(crate) timestamp: u64,
+    pub(crate) sequence_id: u32,
+    pub(crate) kind: Type,
+    /// Iids of category and name.
+    pub(crate) name: Option<(u64, u64)>,
+    pub(crate) args: &'a [Arg],
+    pub(crate) texts: &'a [(u64, String)],
+    /// `None`: the sequence's default track.
+    pub(crate) track: Option<u64>,
+    pub(crate) counter: Option<u64>,
+    pub(crate) flow_ids: &'a [u64],
+}
+
+/// One argument: iid of its name, and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arg {
+    pub(crate) name: u64,
+    pub(crate) value: ArgValue,
+}
+
+/// An argument's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ArgValue {
+    Uint(u64),
+    /// An interned text.
+    Label(u64),
+}
+
+/// SEQ_NEEDS_INCREMENTAL_STATE.
+const NEEDS_STATE: u64 = 2;
+/// Bytes of a packet without texts and flows, at most: 13 for each of the at
+/// most 5 arguments with tags and sizes, and what surrounds them, rounded up.
+const FIXED_BOUND: usize = 256;
+
+impl EventPacket<'_> {
+    /// Appends the packet, in the framing of a trace file.
+    pub(crate) fn append(&self, out: &mut Vec<u8>) {
+        let event_len = self.event_len();
+        let packet_len = 1
+            + varint_len(event_len as u64)
+            + event_len
+            + 1
+            + varint_len(self.timestamp)
+            + 1
+            + varint_len(u64::from(self.sequence_id))
+            + 2;
+        let texts: usize = self.texts.iter().map(|(_, text)| text.len() + 32).sum();
+        let start = out.len();
+        out.resize(
+            start + FIXED_BOUND + texts + 9 * self.flow_ids.len() + self.flow_ids.len(),
+            0,
+        );
+        let mut to = Cursor {
+            out: &mut out[start..],
+            at: 0,
+        };
+        // Trace.packet; then fields of TracePacket: track_event, timestamp,
+        // trusted_packet_sequence_id, sequence_flags.
+        to.tagged(1 << 3 | LEN, packet_len as u64);
+        to.tagged(11 << 3 | LEN, event_len as u64);
+        self.event(&mut to);
+        to.tagged(8 << 3, self.timestamp);
+        to.tagged(10 << 3, u64::from(self.sequence_id));
+        to.tagged(13 << 3, NEEDS_STATE);
+        let written = to.at;
+        out.truncate(start + written);
+    }
+
+    fn event(&self, to: &mut Cursor<'_>) {
+        if let Some((category, _)) = self.name {
+            to.tagged(3 << 3, category);
+        }
+        for arg in self.args {
+            to.tagged(4 << 3 | LEN, arg.len() as u64);
+            to.tagged(1 << 3, arg.name);
+            match arg.value {
+                ArgValue::Uint(value) => to.tagged(3 << 3, value),
+                ArgValue::Label(iid) => {
+                    to.varint(17 << 3);
+                    to.varint(iid);
+                }
+            }
+        }
+        for (name, text) in self.texts {
+            to.tagged(4 << 3 | LEN, text_len(*name, text) as u64);
+            to.tagged(1 << 3, *name);
+            to.tagged(6 << 3 | LEN, text.len() as u64);
+            to.bytes(text.as_bytes());
+        }
+        to.tagged(9 << 3, self.kind as u64);
+        if let Some((_, name)) = self.name {
+            to.tagged(10 << 3, name);
+        }
+        if let Some(track) = self.track {
+            to.tagged(11 << 3, track);
+        }
+        if let Some(value) = self.counter {
+            to.varint(30 << 3);
+            to.varint(value);
+        }
+        for id in self.flow_ids {
+            to.varint(47 << 3 | FIXED64);
+            to.bytes(&id.to_le_bytes());
+        }
+    }
+
+    /// Bytes that [`event`](Self::event) writes.
+    fn event_len(&self) -> usize {
+        let tagged = |value: Option<u64>, tag: usize| value.map_or(0, |v| tag + varint_len(v));
+        let args: usize = self.args.iter().map(|arg| 2 + arg.len()).sum();
+        let texts: usize = self
+            .texts
+            .iter()
+            .map(|(name, text)| text_len(*name, text))
+            .map(|len| 1 + varint_len(len as u64) + len)
+            .sum();
+        tagged(self.name.map(|n| n.0), 1)
+            + tagged(self.name.map(|n| n.1), 1)
+            + args
+            + texts
+            + 2
+            + tagged(self.track, 1)
+            + tagged(self.counter, 2)
+            + 10 * self.flow_ids.len()
+    }
+}
+
+impl Arg {
+    /// Bytes of its message; below 128, so that its size takes one byte.
+    fn len(&self) -> usize {
+        1 + varint_len(self.name)
+            + match self.value {
+                ArgValue::Uint(value) => 1 + varint_len(value),
+                ArgValue::Label(iid) => 2 + varint_len(iid),
+            }
+    }
+}
+
+fn text_len(name: u64, text: &str) -> usize {
+    1 + varint_len(name) + 1 + varint_len(text.len() as u64) + text.len()
+}
+
+const LEN: u64 = 2;
+const FIXED64: u64 = 1;
+
+/// Bytes of a base-128 varint: a seventh of its bits, rounded up.
+#[inline]
+fn varint_len(value: u64) -> usize {
+    ((value | 1).ilog2() as usize * 9 + 73) / 64
+}
+
+struct Cursor<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// A tag below 128 and a varint.
+    #[inline]
+    fn tagged(&mut self, tag: u64, value: u64) {
+        self.out[self.at] = tag as u8;
+        self.at += 1;
+        self.varint(value);
+    }
+
+    #[inline]
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.out[self.at] = value as u8 | 0x80;
+            self.at += 1;
+            value >>= 7;
+        }
+        self.out[self.at] = value as u8;
+        self.at += 1;
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::debug_annotation::Value;
+    use crate::proto::track_event::CounterValueField;
+    use crate::proto::{DebugAnnotation, Trace, TracePacket, TrackEvent, trace_packet};
+    use proptest::prelude::*;
+    use prost::Message;
+
+    fn as_message(packet: &EventPacket<'_>) -> Trace {
+        let int = |arg: &Arg| DebugAnnotation {
+            name_iid: Some(arg.name),
+            value: Some(match arg.value {
+                ArgValue::Uint(value) => Value::Uint(value),
+                ArgValue::Label(iid) => Value::StringIid(iid),
+            }),
+        };
+        let text = |(name, text): &(u64, String)| DebugAnnotation {
+            name_iid: Some(*name),
+            value: Some(Value::String(text.clone())),
+        };
+        Trace {
+            packet: vec![TracePacket {
+                timestamp: Some(packet.timestamp),
+                trusted_packet_sequence_id: Some(packet.sequence_id),
+                sequence_flags: Some(2),
+                data: Some(trace_packet::Data::TrackEvent(TrackEvent {
+                    category_iids: packet.name.iter().map(|n| n.0).collect(),
+                    debug_annotations: packet
+                        .args
+                        .iter()
+                        .map(int)
+                        .chain(packet.texts.iter().map(text))
+                        .collect(),
+                    r#type: Some(packet.kind as i32),
+                    name_iid: packet.name.map(|n| n.1),
+                    track_uuid: packet.track,
+                    flow_ids: packet.flow_ids.to_vec(),
+                    terminating_flow_ids: vec![],
+                    counter_value_field: packet
+                        .counter
+                        .map(|v| CounterValueField::CounterValue(v as i64)),
+                })),
+                ..TracePacket::default()
+            }],
+        }
+    }
+
+    fn check(packet: EventPacket<'_>) {
+        let mut bytes = b"before".to_vec();
+        packet.append(&mut bytes);
+        let bytes = &bytes[6..];
+        let message = as_message(&packet);
+        assert_eq!(Trace::decode(bytes).unwrap(), message);
+        // Equal length: nothing beside what was decoded.
+        assert_eq!(bytes.len(), message.encoded_len());
+    }
+
+    fn any_value() -> impl Strategy<Value = ArgValue> {
+        let number = (0u32..64, any::<u64>()).prop_map(|(shift, v)| v >> shift);
+        prop_oneof![
+            number.prop_map(ArgValue::Uint),
+            (1u64..300).prop_map(ArgValue::Label)
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_those_of_the_message(
+            timestamp in any::<u64>(),
+            sequence_id in any::<u32>(),
+            name in prop::option::of((1u64..200, 1u64..200)),
+            args in prop::collection::vec((1u64..2000, any_value()), 0..=5),
+            texts in prop::collection::vec((1000u64..1064, "\\PC{0,128}"), 0..3),
+            track in prop::option::of(any::<u64>()),
+            counter in prop::option::of(any::<u64>()),
+            flow_ids in prop::collection::vec(any::<u64>(), 0..40),
+        ) {
+            let args: Vec<Arg> = args
+                .into_iter()
+                .map(|(name, value)| Arg { name, value })
+                .collect();
+            check(EventPacket {
+                timestamp,
+                sequence_id,
+                kind: Type::SliceBegin,
+                name,
+                args: &args,
+                texts: &texts,
+                track,
+                counter,
+                flow_ids: &flow_ids,
+            });
+        }
+    }
+
+    #[test]
+    fn the_largest_packet_fits() {
+        let arg = Arg {
+            name: 1999,
+            value: ArgValue::Uint(u64::MAX),
+        };
+        check(EventPacket {
+            timestamp: u64::MAX,
+            sequence_id: u32::MAX,
+            kind: Type::SliceEnd,
+            name: Some((u64::MAX, u64::MAX)),
+            args: &[arg; 5],
+            texts: &[],
+            track: Some(u64::MAX),
+            counter: Some(u64::MAX),
+            flow_ids: &[u64::MAX; 1024],
+        });
+    }
+
+    #[test]
+    fn a_slice_takes_at_most_sixty_bytes() {
+        fn event(kind: Type, name: Option<(u64, u64)>, args: &[Arg]) -> EventPacket<'_> {
+            EventPacket {
+                // Three months after boot.
+                timestamp: 90 * 86_400 * 1_000_000_000,
+                sequence_id: u32::MAX,
+                kind,
+                name,
+                args,
+                texts: &[],
+                track: None,
+                counter: None,
+                flow_ids: &[],
+            }
+        }
+        let args = [Arg {
+            name: 100,
+            value: ArgValue::Uint((1 << 14) - 1),
+        }];
+        let mut bytes = Vec::new();
+        event(Type::SliceBegin, Some((4, 60)), &args).append(&mut bytes);
+        event(Type::SliceEnd, None, &[]).append(&mut bytes);
+        assert!(bytes.len() <= 60, "{}", bytes.len());
+    }
+}

@@ -1,0 +1,513 @@
+//! The mapping that a process's rings lie in, shared with its launcher.
+//!
+//! A memfd, so that the records of a process killed by SIGKILL outlive it:
+//! the launcher maps it too. All positions and words are atomics; whatever one
+//! side does to them, the other reads numbers, never undefined behaviour.
+//!
+//! Layout (version 1): [`Header`], padded to a page, then `ring_count` times
+//! `ring_words` words. Fresh memory is all zeros, which is a valid mapping
+//! with free rings; pages are touched only when used.
+//!
+//! Who writes what:
+//! - its maker: the layout, before anybody else has it;
+//! - a producer: its ring's `head`, `drops`, words, and (at claim and return) its owner;
+//! - the drainer (the process's writer thread; after its death the launcher):
+//!   tails, commits, anchors, and the identity before recording begins.
+
+use crate::clock::{Anchor, RawClock, Timeline};
+use crate::entry::Entry;
+use crate::identity::Identity;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Rings of a mapping at most.
+pub(crate) const MAX_RINGS: usize = 128;
+/// Words of a ring, where its maker says nothing else: 256 KiB, some 6500 slices.
+const RING_WORDS: u32 = 1 << 15;
+const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x01");
+const PAGE: usize = 4096;
+
+/// Rings of one process, in memory that outlives it.
+#[derive(Debug)]
+pub struct Rings {
+    fd: OwnedFd,
+    map: MmapRaw,
+    ring_count: usize,
+    ring_words: usize,
+}
+
+/// Why a mapping of rings cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RingsError {
+    /// No memory, no descriptors, or a descriptor of something else.
+    #[error("rings of the trace: {0}")]
+    Io(#[from] std::io::Error),
+    /// Not made by this version of the launcher.
+    #[error("rings of the trace: the descriptor is of another layout or version")]
+    Layout,
+}
+
+/// See the module.
+#[repr(C)]
+pub(crate) struct Header {
+    magic: AtomicU64,
+    ring_count: AtomicU32,
+    ring_words: AtomicU32,
+    /// A [`Phase`]; Release by the drainer, so that identity and file name are whole.
+    phase: AtomicU32,
+    /// 1: records carry [`RawClock::Tsc`].
+    tsc: AtomicU32,
+    /// The fields of [`Identity`].
+    run: AtomicU64,
+    pid: AtomicU32,
+    started_ns: AtomicU64,
+    /// The drainer's thread, whose track a salvager goes on with.
+    pub(crate) writer_tid: AtomicU32,
+    /// Cap of the session's file.
+    max_bytes: AtomicU64,
+    file_name_len: AtomicU32,
+    file_name: [AtomicU64; 32],
+    /// Claims of rings so far.
+    pub(crate) claims: AtomicU64,
+    /// Records of threads that found no free ring.
+    pub(crate) unclaimed_drops: AtomicU64,
+    /// Whole commits so far; the newest is `commits[count % 2]`.
+    commit_count: AtomicU64,
+    commits: [Commit; 2],
+    anchor_count: AtomicU64,
+    anchors: [[AtomicU64; 2]; Timeline::CAPACITY],
+    pub(crate) rings: [RingHeader; MAX_RINGS],
+}
+
+/// How far a recording is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    /// Nothing has been recorded.
+    Fresh = 0,
+    /// The file exists, and records may lie in the rings.
+    Recording = 1,
+    /// The file is whole; nothing more belongs to it.
+    Finished = 2,
+}
+
+/// What is safely in the file. Two of them, written in turn, so that one is
+/// whole whenever the process dies.
+#[repr(C)]
+struct Commit {
+    file_len: AtomicU64,
+    tails: [AtomicU64; MAX_RINGS],
+}
+
+/// Positions of one ring, in words since the mapping was made; never reset.
+/// Invariant: `tail <= head <= tail + ring_words`, and from `tail` to `head`
+/// lie whole entries.
+#[repr(C)]
+pub(crate) struct RingHeader {
+    pub(crate) producer: ProducerLine,
+    pub(crate) drainer: DrainerLine,
+}
+
+/// Written by the producer, on cache lines of its own.
+#[repr(C, align(128))]
+pub(crate) struct ProducerLine {
+    /// Release: entries before it are whole.
+    pub(crate) head: AtomicU64,
+    /// Records that found no room.
+    pub(crate) drops: AtomicU64,
+    /// An [`Owner`].
+    pub(crate) owner: AtomicU32,
+    pub(crate) tid: AtomicU32,
+    /// Which claim of a ring this is; orders the threads of the process.
+    pub(crate) claim: AtomicU64,
+    /// The thread's name as the kernel keeps it: 15 bytes and zeros.
+    pub(crate) name: [AtomicU64; 2],
+}
+
+/// Written by the drainer.
+#[repr(C, align(128))]
+pub(crate) struct DrainerLine {
+    /// Release: words before it may be overwritten.
+    pub(crate) tail: AtomicU64,
+}
+
+/// Whose a ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Owner {
+    /// Anybody may claim it.
+    Nobody = 0,
+    /// A thread's.
+    Thread = 1,
+    /// Its thread has ended; the drainer frees it once it is empty.
+    Drainer = 2,
+}
+
+impl RingHeader {
+    pub(crate) const fn new() -> RingHeader {
+        RingHeader {
+            producer: ProducerLine {
+                head: AtomicU64::new(0),
+                drops: AtomicU64::new(0),
+                owner: AtomicU32::new(Owner::Nobody as u32),
+                tid: AtomicU32::new(0),
+                claim: AtomicU64::new(0),
+                name: [const { AtomicU64::new(0) }; 2],
+            },
+            drainer: DrainerLine {
+                tail: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// The owner, and with it (Acquire) what the thread wrote at its claim.
+    pub(crate) fn owner(&self) -> Owner {
+        match self.producer.owner.load(Ordering::Acquire) {
+            0 => Owner::Nobody,
+            1 => Owner::Thread,
+            _ => Owner::Drainer,
+        }
+    }
+}
+
+impl Rings {
+    /// Makes a mapping of the usual size: 128 rings of 256 KiB.
+    ///
+    /// # Errors
+    /// When the system refuses the memory.
+    pub fn create() -> Result<Rings, RingsError> {
+        Rings::create_sized(MAX_RINGS, RING_WORDS)
+    }
+
+    /// Makes a mapping of `count` rings (at most 128) of `words` words (a power of two).
+    pub(crate) fn create_sized(count: usize, words: u32) -> Result<Rings, RingsError> {
+        assert!(count <= MAX_RINGS && words.is_power_of_two());
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create("nano-trace-rings", flags).map_err(std::io::Error::from)?;
+        let file = File::from(fd);
+        file.set_len(size_of_mapping(count, words as usize) as u64)?;
+        // Nobody can pull the memory from under a mapping.
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(std::io::Error::from)?;
+        let rings = Rings {
+            map: MmapOptions::new().map_raw(&file)?,
+            fd: file.into(),
+            ring_count: count,
+            ring_words: words as usize,
+        };
+        let header = rings.header();
+        header.ring_count.store(count as u32, Ordering::Relaxed);
+        header.ring_words.store(words, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(rings)
+    }
+
+    /// Maps rings that another process made.
+    ///
+    /// # Errors
+    /// When the descriptor is not of such rings.
+    pub fn open(fd: OwnedFd) -> Result<Rings, RingsError> {
+        let file = File::from(fd);
+        let len = file.metadata()?.len();
+        if len < size_of::<Header>() as u64 {
+            return Err(RingsError::Layout);
+        }
+        let mut rings = Rings {
+            map: MmapOptions::new().map_raw(&file)?,
+            fd: file.into(),
+            ring_count: 0,
+            ring_words: 0,
+        };
+        let header = rings.header();
+        let whole = header.magic.load(Ordering::Acquire) == MAGIC;
+        let count = header.ring_count.load(Ordering::Relaxed) as usize;
+        let words = header.ring_words.load(Ordering::Relaxed) as usize;
+        if !whole
+            || count > MAX_RINGS
+            || !words.is_power_of_two()
+            || size_of_mapping(count, words) as u64 != len
+        {
+            return Err(RingsError::Layout);
+        }
+        rings.ring_count = count;
+        rings.ring_words = words;
+        Ok(rings)
+    }
+
+    /// The descriptor to hand to the process that records.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the mapping is at least a Header long, page-aligned, lives as
+        // long as `self`, and a Header is atomics only, valid for all bytes.
+        unsafe { &*self.map.as_ptr().cast::<Header>() }
+    }
+
+    /// How many rings there are.
+    pub(crate) fn count(&self) -> usize {
+        self.ring_count
+    }
+
+    /// Header and words of a ring; `ring < count()`.
+    pub(crate) fn ring(&self, ring: usize) -> (&RingHeader, &[AtomicU64]) {
+        assert!(ring < self.ring_count);
+        let offset = words_offset() + ring * self.ring_words * size_of::<u64>();
+        // SAFETY: both constructors checked that the mapping holds
+        // `ring_count * ring_words` words from words_offset() on; the offset is
+        // a multiple of 8; atomics are valid for all bytes.
+        let words = unsafe {
+            let first = self.map.as_ptr().add(offset).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, self.ring_words)
+        };
+        (&self.header().rings[ring], words)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.header().phase.load(Ordering::Acquire) {
+            0 => Phase::Fresh,
+            1 => Phase::Recording,
+            _ => Phase::Finished,
+        }
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.header().phase.store(phase as u32, Ordering::Release);
+    }
+
+    pub(crate) fn clock(&self) -> RawClock {
+        match self.header().tsc.load(Ordering::Relaxed) {
+            1 => RawClock::Tsc,
+            _ => RawClock::Boottime,
+        }
+    }
+
+    pub(crate) fn set_clock(&self, clock: RawClock) {
+        let tsc = u32::from(clock == RawClock::Tsc);
+        self.header().tsc.store(tsc, Ordering::Relaxed);
+    }
+
+    /// Who records, and the cap of the session's file.
+    pub(crate) fn identity(&self) -> (Identity, u64) {
+        let header = self.header();
+        let identity = Identity {
+            run: header.run.load(Ordering::Relaxed),
+            pid: header.pid.load(Ordering::Relaxed),
+            started_ns: header.started_ns.load(Ordering::Relaxed),
+        };
+        (identity, header.max_bytes.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_identity(&self, identity: &Identity, max_bytes: u64) {
+        let header = self.header();
+        header.run.store(identity.run, Ordering::Relaxed);
+        header.pid.store(identity.pid, Ordering::Relaxed);
+        let started = &header.started_ns;
+        started.store(identity.started_ns, Ordering::Relaxed);
+        header.max_bytes.store(max_bytes, Ordering::Relaxed);
+    }
+
+    /// The name of the session's file; `None` when there is none that is one.
+    pub(crate) fn file_name(&self) -> Option<String> {
+        let header = self.header();
+        let len = header.file_name_len.load(Ordering::Relaxed) as usize;
+        let bytes: Vec<u8> = header
+            .file_name
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+            .take(len)
+            .collect();
+        String::from_utf8(bytes)
+            .ok()
+            .filter(|name| !name.is_empty())
+    }
+
+    /// Room for a file's name, in bytes.
+    pub(crate) const FILE_NAME_BYTES: usize = 32 * size_of::<u64>();
+
+    /// Sets the name of the session's file, at most `FILE_NAME_BYTES` long.
+    pub(crate) fn set_file_name(&self, name: &str) {
+        let header = self.header();
+        assert!(name.len() <= Self::FILE_NAME_BYTES);
+        for (word, chunk) in header.file_name.iter().zip(name.as_bytes().chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        header
+            .file_name_len
+            .store(name.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Remembers that `file_len` bytes of the file hold every entry before
+    /// `tails`, and gives that room back to the producers.
+    pub(crate) fn commit(&self, file_len: u64, tails: impl Iterator<Item = u64> + Clone) {
+        let header = self.header();
+        let next = header.commit_count.load(Ordering::Relaxed) + 1;
+        let commit = &header.commits[(next % 2) as usize];
+        commit.file_len.store(file_len, Ordering::Relaxed);
+        for (slot, tail) in commit.tails.iter().zip(tails.clone()) {
+            slot.store(tail, Ordering::Relaxed);
+        }
+        header.commit_count.store(next, Ordering::Release);
+        for (ring, tail) in header.rings.iter().zip(tails) {
+            ring.drainer.tail.store(tail, Ordering::Release);
+        }
+    }
+
+    /// The newest whole commit: length of the file, and a tail for each ring.
+    pub(crate) fn committed(&self) -> (u64, Vec<u64>) {
+        let header = self.header();
+        let count = header.commit_count.load(Ordering::Acquire);
+        let commit = &header.commits[(count % 2) as usize];
+        let tails = commit.tails[..self.ring_count].iter();
+        (
+            commit.file_len.load(Ordering::Relaxed),
+            tails.map(|t| t.load(Ordering::Relaxed)).collect(),
+        )
+    }
+
+    /// Records that had no room, in all rings together.
+    pub(crate) fn drops(&self) -> u64 {
+        let header = self.header();
+        let rings = header.rings.iter();
+        rings
+            .map(|r| r.producer.drops.load(Ordering::Relaxed))
+            .sum::<u64>()
+            + header.unclaimed_drops.load(Ordering::Relaxed)
+    }
+
+    /// Shares an anchor with whoever may have to salvage.
+    pub(crate) fn push_anchor(&self, anchor: Anchor) {
+        let header = self.header();
+        let count = header.anchor_count.load(Ordering::Relaxed);
+        let [raw, boottime] = &header.anchors[count as usize % Timeline::CAPACITY];
+        raw.store(anchor.raw, Ordering::Relaxed);
+        boottime.store(anchor.boottime, Ordering::Relaxed);
+        header.anchor_count.store(count + 1, Ordering::Release);
+    }
+
+    /// The anchors that were shared, oldest first.
+    pub(crate) fn timeline(&self) -> Timeline {
+        let header = self.header();
+        let count = header.anchor_count.load(Ordering::Acquire);
+        // The slot after the newest is the oldest; a drainer that died while
+        // it wrote there left it torn.
+        let kept = (Timeline::CAPACITY as u64 - 1).min(count);
+        let mut timeline = Timeline::default();
+        for i in count - kept..count {
+            let [raw, boottime] = &header.anchors[i as usize % Timeline::CAPACITY];
+            timeline.push(Anchor {
+                raw: raw.load(Ordering::Relaxed),
+                boottime: boottime.load(Ordering::Relaxed),
+            });
+        }
+        timeline
+    }
+
+    /// Checks the invariants of every ring; producers and drainer must rest.
+    ///
+    /// # Errors
+    /// The first one that does not hold, in words.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        let (_, committed) = self.committed();
+        for (index, committed) in committed.into_iter().enumerate() {
+            let (ring, words) = self.ring(index);
+            let head = ring.producer.head.load(Ordering::Acquire);
+            let tail = ring.drainer.tail.load(Ordering::Acquire);
+            if !(tail <= head && head - tail <= words.len() as u64) {
+                return Err(format!("ring {index}: head {head}, tail {tail}"));
+            }
+            if !(tail <= committed && committed <= head) && committed != 0 {
+                return Err(format!(
+                    "ring {index}: committed {committed}, head {head}, tail {tail}"
+                ));
+            }
+            if ring.owner() == Owner::Nobody && tail != head {
+                return Err(format!("ring {index}: free but not empty"));
+            }
+            let mut at = tail;
+            let mut last = 0;
+            while at < head {
+                let Some(entry) = Entry::read(words, at, head) else {
+                    return Err(format!("ring {index}: no entry at {at}"));
+                };
+                if entry.time() < last {
+                    return Err(format!("ring {index}: time runs backwards at {at}"));
+                }
+                last = entry.time();
+                at += entry.len();
+            }
+        }
+        Ok(())
+    }
+}
+
+const fn words_offset() -> usize {
+    size_of::<Header>().next_multiple_of(PAGE)
+}
+
+const fn size_of_mapping(count: usize, words: usize) -> usize {
+    words_offset() + count * words * size_of::<u64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_mapping_is_whole_and_opens_elsewhere() {
+        let made = Rings::create().unwrap();
+        made.check_integrity().unwrap();
+        let opened = Rings::open(made.fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(opened.count(), MAX_RINGS);
+        made.set_file_name("auto.core.0123456789abcdef-17.pftrace");
+        made.set_clock(RawClock::Tsc);
+        made.set_phase(Phase::Recording);
+        assert_eq!(opened.phase(), Phase::Recording);
+        assert_eq!(opened.clock(), RawClock::Tsc);
+        assert_eq!(
+            opened.file_name().as_deref(),
+            Some("auto.core.0123456789abcdef-17.pftrace")
+        );
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(matches!(Rings::open(file.into()), Err(RingsError::Layout)));
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        assert!(matches!(Rings::open(file.into()), Err(RingsError::Layout)));
+    }
+
+    #[test]
+    fn the_newest_commit_is_found() {
+        let rings = Rings::create_sized(2, 64).unwrap();
+        assert_eq!(rings.committed(), (0, vec![0, 0]));
+        rings.commit(10, [1, 2].into_iter());
+        rings.commit(20, [3, 4].into_iter());
+        rings.commit(30, [5, 6].into_iter());
+        assert_eq!(rings.committed(), (30, vec![5, 6]));
+    }
+
+    #[test]
+    fn anchors_survive_more_of_them_than_there_is_room() {
+        let rings = Rings::create_sized(1, 64).unwrap();
+        for i in 1..=1000 {
+            rings.push_anchor(Anchor {
+                raw: i * 10,
+                boottime: i * 5,
+            });
+        }
+        let mut timeline = rings.timeline();
+        assert_eq!(timeline.convert(9_995), 4_997);
+        assert_eq!(timeline.convert(8_000), 4_000);
+        assert_eq!(timeline.newest().unwrap().raw, 10_000);
+    }
+}
