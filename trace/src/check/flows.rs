@@ -10,7 +10,7 @@ use crate::{
     Event,
     timeline::{Hop, Through, Timeline},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The layers of a request's way, each an event's category.
 const LAYERS: [&str; 3] = ["frontend", "core", "worker"];
@@ -85,13 +85,28 @@ pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
 /// First and last moment of each layer.
 type Spans<'a> = BTreeMap<&'a str, (u64, u64)>;
 
-/// When each layer was recording, as far as its slices show.
+/// When each layer was recording: from its first slice on until its process
+/// says that the trace ends, or else until its last slice.
 fn spans(timeline: &Timeline) -> Spans<'_> {
     let mut spans = Spans::new();
+    let mut layers = BTreeSet::new();
+    let process = |track| timeline.process(track).map_or(0, |process| process.uuid);
     for slice in &timeline.slices {
         let (begin, end) = (slice.begin, slice.end.unwrap_or(slice.begin));
-        let span = spans.entry(&slice.category).or_insert((begin, end));
+        let span = spans.entry(&*slice.category).or_insert((begin, end));
         *span = (span.0.min(begin), span.1.max(end));
+        layers.insert((process(slice.track), &*slice.category));
+    }
+    for instant in &timeline.instants {
+        if instant.event != Some(Event::TraceEnd) {
+            continue;
+        }
+        let ended = process(instant.track);
+        for (_, layer) in layers.iter().filter(|(process, _)| *process == ended) {
+            if let Some(span) = spans.get_mut(layer) {
+                span.1 = span.1.max(instant.time);
+            }
+        }
     }
     spans
 }

@@ -20,11 +20,12 @@ pub use rule::{Rule, Violation, Violations};
 pub use scan::FileSummary;
 
 use crate::{
+    Event,
     read::Source,
     timeline::{Timeline, Track, TrackOf},
 };
 use scan::Scan;
-use std::io;
+use std::{collections::BTreeMap, io};
 
 /// What the caller knows to be no fault.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +82,7 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
     let may_stay_open = |process: Option<&Track>| open_slices.may_stay_open(process);
     let mut timeline = nesting::timeline(events, tracks, may_stay_open, &mut violations);
     timeline.facts = facts;
-    timeline.dropped = dropped;
+    timeline.dropped = dropped + dropped_records(&timeline);
     flows::check(&timeline, &mut violations);
     catalogue::check(&timeline, &mut violations);
     Ok(Report {
@@ -89,6 +90,19 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
         violations,
         timeline,
     })
+}
+
+/// What the last word of each process says about records that were lost.
+fn dropped_records(timeline: &Timeline) -> u64 {
+    let mut last_words = BTreeMap::new();
+    for instant in &timeline.instants {
+        if instant.event == Some(Event::TraceEnd) {
+            let process = timeline.process(instant.track).map(|process| process.uuid);
+            let dropped = instant.arg("dropped").and_then(|dropped| dropped.uint());
+            last_words.insert(process, dropped.unwrap_or(0));
+        }
+    }
+    last_words.values().sum()
 }
 
 impl Report {

@@ -4,4 +4,5 @@ mod check;
 mod good_trace;
 mod merge;
 mod mutations;
+mod recorded;
 mod tool;
