@@ -2,5 +2,29 @@
 //!
 //! This layer knows OpenAI's HTTP contract and everything that is text. It must
 //! not know tensors, KV blocks or scheduling: the core gets token ids only.
+//!
+//! A request's way through it, as types: body -> `CompletionRequest` or
+//! `ChatCompletionRequest` ([`routes`]) -> `Prompt` -> `EngineCoreRequest` ->
+//! [`engine_client`] -> `Arrival` -> `TextDelta` -> chunk ([`sse`]).
 
+mod api_error;
+mod app;
+mod body;
+pub mod engine_client;
+mod event_loop;
+mod fields;
+mod generation_options;
+mod http_server;
+mod logprobs;
+pub mod metrics;
+mod prompt;
+mod request_head;
+mod request_trace;
+mod routes;
+mod server;
+mod sse;
 pub mod text;
+mod text_delta;
+mod usage;
+
+pub use server::{FrontendError, run};

@@ -1,0 +1,119 @@
+//! A JSON object whose fields are read one by one, each error naming its field.
+
+use crate::api_error::ApiError;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// A request's body: a JSON object whose fields are read one by one. A field
+/// that is absent and one that is `null` are the same; fields that nobody
+/// reads are ignored, and cost no more than their bytes.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    // Keys are decoded, because an escape in a key is another way to write it.
+    values: HashMap<String, &'a RawValue>,
+}
+
+impl<'a> Fields<'a> {
+    /// Takes a body apart.
+    ///
+    /// # Errors
+    /// When it is no UTF-8 or no JSON object.
+    pub fn parse(body: &'a [u8]) -> Result<Fields<'a>, ApiError> {
+        let text = std::str::from_utf8(body).map_err(|error| {
+            ApiError::malformed(format!(
+                "the body is not valid UTF-8, from byte {} on",
+                error.valid_up_to()
+            ))
+        })?;
+        let values = serde_json::from_str(text)
+            .map_err(|error| ApiError::malformed(format!("the body is no JSON object: {error}")))?;
+        Ok(Fields { values })
+    }
+
+    /// The field, whatever it is; `None` when absent or `null`.
+    pub fn raw(&self, name: &str) -> Option<&'a RawValue> {
+        self.values
+            .get(name)
+            .copied()
+            .filter(|value| value.get() != "null")
+    }
+
+    /// The field as a `T`.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn get<T: Deserialize<'a>>(&self, name: &'static str) -> Result<Option<T>, ApiError> {
+        self.raw(name)
+            .map(|value| serde_json::from_str(value.get()).map_err(|e| wrong(name, &e)))
+            .transpose()
+    }
+
+    /// The field as a number within a range.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn number<T>(
+        &self,
+        name: &'static str,
+        range: RangeInclusive<T>,
+    ) -> Result<Option<T>, ApiError>
+    where
+        T: Deserialize<'a> + PartialOrd + Display,
+    {
+        let Some(value) = self.raw(name) else {
+            return Ok(None);
+        };
+        // Tells "-3 is below the range" from "no number at all".
+        let number: serde_json::Number =
+            serde_json::from_str(value.get()).map_err(|error| wrong(name, &error))?;
+        match serde_json::from_str::<T>(value.get()) {
+            Ok(number) if range.contains(&number) => Ok(Some(number)),
+            Err(error) if number.is_f64() && number.as_f64().is_none_or(|n| n.fract() != 0.0) => {
+                Err(wrong(name, &error))
+            }
+            _ => Err(ApiError::invalid(
+                name,
+                format!(
+                    "{name} must be from {} to {}, it is {number}",
+                    range.start(),
+                    range.end()
+                ),
+            )),
+        }
+    }
+
+    /// The field as a boolean, `false` when absent.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn flag(&self, name: &'static str) -> Result<bool, ApiError> {
+        Ok(self.get(name)?.unwrap_or(false))
+    }
+
+    /// Refuses a field that is known but not supported, unless it has one of
+    /// the values that ask for nothing.
+    ///
+    /// # Errors
+    /// When it asks for something.
+    pub fn unsupported(&self, name: &'static str, harmless: &[&str]) -> Result<(), ApiError> {
+        match self.raw(name) {
+            Some(value) if !harmless.contains(&value.get()) => Err(ApiError::invalid(
+                name,
+                format!("{name} is not supported by this server"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A field's error, without the position, which counts within the field.
+pub(crate) fn wrong(name: &'static str, error: &serde_json::Error) -> ApiError {
+    let message = error.to_string();
+    let message = message
+        .rsplit_once(" at line ")
+        .map_or(message.as_str(), |(message, _)| message);
+    ApiError::invalid(name, format!("{name}: {message}"))
+}

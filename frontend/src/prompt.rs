@@ -1,0 +1,167 @@
+//! What a sequence begins with, as token ids.
+
+use crate::api_error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::text::TextModel;
+use nano_ipc::engine_info::EngineInfo;
+use nano_trace::Event;
+use serde::Deserialize;
+
+/// Prompts of one request at most.
+const MAX_PROMPTS: usize = 1024;
+
+/// What a sequence begins with.
+///
+/// Holds: not empty, every id below the model's vocabulary size, shorter than
+/// the model's context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// As the client wrote it, where it did.
+    text: Option<String>,
+    token_ids: Vec<u32>,
+}
+
+/// A prompt as clients may write it.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of token ids")]
+enum OnePrompt {
+    Text(String),
+    TokenIds(Vec<u32>),
+}
+
+/// The field `prompt` as clients may write it.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
+)]
+enum PromptField {
+    One(OnePrompt),
+    Many(Vec<OnePrompt>),
+}
+
+impl Prompt {
+    /// The prompts of the field `prompt`: one or several, as text or token ids.
+    ///
+    /// # Errors
+    /// When there is none, or one is empty, too long or out of the vocabulary.
+    pub fn from_fields(
+        fields: &Fields<'_>,
+        add_special: bool,
+        model: &TextModel,
+        info: &EngineInfo,
+    ) -> Result<Vec<Prompt>, ApiError> {
+        const NAME: &str = "prompt";
+        let raw = fields
+            .raw(NAME)
+            .ok_or_else(|| ApiError::invalid(NAME, "prompt is required"))?;
+        let field = serde_json::from_str(raw.get()).map_err(|error| wrong(NAME, &error))?;
+        let prompts = match field {
+            PromptField::One(prompt) => vec![prompt],
+            PromptField::Many(prompts) => prompts,
+        };
+        if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
+            return Err(ApiError::invalid(
+                NAME,
+                format!(
+                    "prompt must be 1 to {MAX_PROMPTS} prompts, it is {}",
+                    prompts.len()
+                ),
+            ));
+        }
+        prompts
+            .into_iter()
+            .map(|prompt| match prompt {
+                OnePrompt::Text(text) => Prompt::from_text(NAME, text, add_special, model, info),
+                OnePrompt::TokenIds(ids) => Prompt::from_token_ids(NAME, ids, info),
+            })
+            .collect()
+    }
+
+    /// Tokenizes a text, which came in the field `name`.
+    ///
+    /// # Errors
+    /// When it is empty, too long, or no token ids can be made of it.
+    pub fn from_text(
+        name: &'static str,
+        text: String,
+        add_special: bool,
+        model: &TextModel,
+        info: &EngineInfo,
+    ) -> Result<Prompt, ApiError> {
+        let slice = nano_trace::slice(Event::Tokenize, [text.len() as u64]);
+        let token_ids = model.encode(&text, add_special)?;
+        slice.end([token_ids.len() as u64]);
+        let prompt = Prompt::from_token_ids(name, token_ids, info)?;
+        Ok(Prompt {
+            text: Some(text),
+            ..prompt
+        })
+    }
+
+    /// Takes token ids, which came in the field `name`.
+    ///
+    /// # Errors
+    /// When there are none or too many, or one is out of the vocabulary.
+    pub fn from_token_ids(
+        name: &'static str,
+        token_ids: Vec<u32>,
+        info: &EngineInfo,
+    ) -> Result<Prompt, ApiError> {
+        if token_ids.is_empty() {
+            return Err(ApiError::invalid(
+                name,
+                format!("{name} is empty: at least one token is needed"),
+            ));
+        }
+        if let Some(id) = token_ids.iter().find(|id| **id >= info.vocab_size) {
+            return Err(ApiError::invalid(
+                name,
+                format!(
+                    "{name}: token id {id} is out of the vocabulary, ids are below {}",
+                    info.vocab_size
+                ),
+            ));
+        }
+        let limit = longest_sequence(info);
+        if token_ids.len() >= limit as usize {
+            return Err(ApiError::context_length(
+                name,
+                format!(
+                    "{name} has {} tokens; with at least one token of answer it exceeds the \
+                     context of {limit} tokens",
+                    token_ids.len()
+                ),
+            ));
+        }
+        Ok(Prompt {
+            text: None,
+            token_ids,
+        })
+    }
+
+    /// The text: the client's, or that of the token ids.
+    pub fn text(&self, model: &TextModel) -> String {
+        match &self.text {
+            Some(text) => text.clone(),
+            None => model.decode(&self.token_ids, true),
+        }
+    }
+
+    /// The ids. Not empty.
+    pub fn token_ids(&self) -> &[u32] {
+        &self.token_ids
+    }
+
+    /// How many. At least 1, and fewer than the context has.
+    pub fn len(&self) -> u32 {
+        self.token_ids.len() as u32
+    }
+}
+
+/// Tokens that prompt and answer may have together: the model's context, or all
+/// KV blocks where those are fewer.
+pub(crate) fn longest_sequence(info: &EngineInfo) -> u32 {
+    info.max_model_len
+        .min(info.num_kv_blocks.saturating_mul(info.block_size))
+}

@@ -1,0 +1,122 @@
+//! From a body to a [`ChatCompletionRequest`].
+
+use super::types::ChatCompletionRequest;
+use crate::api_error::{ApiError, shortened};
+use crate::app::App;
+use crate::fields::Fields;
+use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
+use crate::prompt::Prompt;
+use crate::routes::conversation::Conversation;
+use crate::text::TextModel;
+use nano_ipc::engine_info::EngineInfo;
+use nano_trace::Event;
+use serde::Deserialize;
+
+/// Fields that this server knows of and does not support, with the values
+/// that ask for nothing.
+const UNSUPPORTED: &[(&str, &[&str])] = &[
+    ("audio", &[]),
+    ("chat_template", &[]),
+    ("documents", &["[]"]),
+    ("function_call", &["\"none\"", "\"auto\""]),
+    ("functions", &["[]"]),
+    ("guided_choice", &[]),
+    ("guided_grammar", &[]),
+    ("guided_json", &[]),
+    ("guided_regex", &[]),
+    ("modalities", &[r#"["text"]"#]),
+    ("structured_outputs", &[]),
+    ("tools", &["[]"]),
+    ("use_beam_search", &["false"]),
+];
+
+#[derive(Deserialize)]
+struct ResponseFormat {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl ChatCompletionRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Names the field that is wrong, and what it may be.
+    pub fn from_body(
+        body: &[u8],
+        app: &App,
+        model: &TextModel,
+        info: &EngineInfo,
+    ) -> Result<ChatCompletionRequest, ApiError> {
+        let slice = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
+        let fields = Fields::parse(body)?;
+        app.check_model(fields.get::<String>("model")?.as_deref())?;
+        for (name, harmless) in UNSUPPORTED {
+            fields.unsupported(name, harmless)?;
+        }
+        response_format(&fields)?;
+        tool_choice(&fields)?;
+        let limits = Limits {
+            info,
+            defaults: &model.generation_defaults().sampling,
+            eos_token_ids: model.chat_eos_token_ids(),
+        };
+        let options = GenerationOptions::from_fields(
+            &fields,
+            max_tokens(&fields)?,
+            logprobs(&fields)?,
+            limits,
+        )?;
+        let conversation = Conversation::from_fields(&fields)?;
+        let add_special = fields.flag("add_special_tokens")?;
+        let echo = fields.flag("echo")?.then(|| conversation.text_to_echo());
+        drop(slice);
+        let text = conversation.render(model)?;
+        let prompt = Prompt::from_text("messages", text, add_special, model, info)?;
+        Ok(ChatCompletionRequest {
+            max_tokens: options.max_tokens_for(&prompt, None, info)?,
+            prompt,
+            options,
+            response_role: conversation.answers_role(),
+            echo,
+        })
+    }
+}
+
+/// `max_completion_tokens`, or its older name.
+fn max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let newer = fields.number("max_completion_tokens", 1..=u32::MAX)?;
+    let older = fields.number("max_tokens", 1..=u32::MAX)?;
+    Ok(newer.or(older))
+}
+
+/// `logprobs` says whether, `top_logprobs` with how many alternatives.
+fn logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let top = fields.number("top_logprobs", 0..=MAX_LOGPROBS)?;
+    match (fields.flag("logprobs")?, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::invalid(
+            "top_logprobs",
+            "top_logprobs is only allowed when logprobs is true",
+        )),
+    }
+}
+
+fn response_format(fields: &Fields<'_>) -> Result<(), ApiError> {
+    const NAME: &str = "response_format";
+    match fields.get::<ResponseFormat>(NAME)? {
+        Some(format) if format.kind != "text" => Err(ApiError::invalid(
+            NAME,
+            format!(
+                "{NAME} of type {} is not supported by this server, only text is",
+                shortened(&format.kind)
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Without tools, `auto` and `none` ask for nothing; all else names a tool.
+fn tool_choice(fields: &Fields<'_>) -> Result<(), ApiError> {
+    fields.unsupported("tool_choice", &["\"none\"", "\"auto\""])
+}

@@ -1,0 +1,75 @@
+//! From a body to a [`CompletionRequest`].
+
+use super::types::CompletionRequest;
+use crate::api_error::ApiError;
+use crate::app::App;
+use crate::fields::Fields;
+use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
+use crate::prompt::Prompt;
+use crate::text::TextModel;
+use nano_ipc::engine_info::EngineInfo;
+use nano_trace::Event;
+
+/// Most tokens of an answer where the client does not say, as OpenAI has it.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
+impl CompletionRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Names the field that is wrong, and what it may be.
+    pub fn from_body(
+        body: &[u8],
+        app: &App,
+        model: &TextModel,
+        info: &EngineInfo,
+    ) -> Result<CompletionRequest, ApiError> {
+        let slice = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
+        let fields = Fields::parse(body)?;
+        app.check_model(fields.get::<String>("model")?.as_deref())?;
+        fields.unsupported("suffix", &["\"\""])?;
+        fields.unsupported("best_of", &["1"])?;
+        fields.unsupported(
+            "response_format",
+            &[r#"{"type":"text"}"#, r#"{"type": "text"}"#],
+        )?;
+        fields.unsupported("prompt_embeds", &[])?;
+        let echo = fields.flag("echo")?;
+        let asked: Option<u32> = fields.number("max_tokens", 0..=u32::MAX)?;
+        let only_echo = asked == Some(0);
+        if only_echo && !echo {
+            return Err(ApiError::invalid(
+                "max_tokens",
+                "max_tokens must be at least 1 unless echo is true, it is 0",
+            ));
+        }
+        let logprobs = fields.number("logprobs", 0..=MAX_LOGPROBS)?;
+        let limits = Limits {
+            info,
+            defaults: &model.generation_defaults().sampling,
+            eos_token_ids: &model.generation_defaults().eos_token_ids,
+        };
+        let max_tokens = asked.map(|asked| asked.max(1));
+        let mut options = GenerationOptions::from_fields(&fields, max_tokens, logprobs, limits)?;
+        let prompt_logprobs = options.sampling.prompt_logprobs;
+        if echo && logprobs.is_some() {
+            // The echoed prompt has logprobs too.
+            options.sampling.prompt_logprobs = prompt_logprobs.max(logprobs);
+        }
+        let add_special = fields.get("add_special_tokens")?.unwrap_or(true);
+        drop(slice);
+        let prompts = Prompt::from_fields(&fields, add_special, model, info)?;
+        let max_tokens = prompts
+            .iter()
+            .map(|prompt| options.max_tokens_for(prompt, Some(DEFAULT_MAX_TOKENS), info))
+            .collect::<Result<_, _>>()?;
+        Ok(CompletionRequest {
+            prompts,
+            max_tokens,
+            options,
+            echo,
+            only_echo,
+            prompt_logprobs,
+        })
+    }
+}

@@ -1,0 +1,17 @@
+//! `GET /metrics`.
+
+use crate::api_error::ApiError;
+use crate::app::App;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let text = app
+        .metrics
+        .text()
+        .map_err(|error| ApiError::internal(error.to_string()))?;
+    let kind = [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)];
+    Ok((kind, text).into_response())
+}

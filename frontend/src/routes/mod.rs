@@ -1,0 +1,117 @@
+//! What the server answers, path by path.
+
+mod chat_completions;
+mod completions;
+mod conversation;
+mod health;
+mod metrics;
+mod models;
+mod tokenize;
+
+use crate::api_error::ApiError;
+use crate::app::App;
+use crate::engine_client::Ending;
+use crate::request_head::RequestHead;
+use crate::request_trace::SequenceTrace;
+use crate::text_delta::{TextDelta, TextStream};
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use nano_ipc::lifecycle::boottime_ns;
+use std::sync::Arc;
+
+/// All paths.
+pub fn router(app: Arc<App>) -> Router {
+    let v1 = Router::new()
+        .route("/models", get(models::models))
+        .route("/models/{*name}", get(models::model))
+        .route("/completions", post(completions::completions))
+        .route(
+            "/chat/completions",
+            post(chat_completions::chat_completions),
+        )
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), check_key));
+    Router::new()
+        .nest("/v1", v1)
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/health", get(health::health))
+        .route("/version", get(health::version))
+        .route("/metrics", get(metrics::metrics))
+        .fallback(async |request: Request| ApiError::not_found(request.uri().path()))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), frame))
+        .with_state(app)
+}
+
+/// Around every request: its id and trace context go in and out, and the
+/// answer is counted.
+async fn frame(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let own_id = format!("{:016x}", app.unique_key());
+    let head = RequestHead::new(request.headers(), own_id, boottime_ns());
+    // The pattern, not the path: clients must not choose metrics' labels.
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
+    request.extensions_mut().insert(head.clone());
+    let mut response = next.run(request).await;
+    head.answer(response.headers_mut());
+    app.metrics.http_request(&route, response.status().as_u16());
+    response
+}
+
+/// Lets only those pass who bring the key, if there is one.
+async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let Some(key) = &app.config.api_key else {
+        return next.run(request).await;
+    };
+    let given = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes)
+        .and_then(|value| value.strip_prefix(b"Bearer "));
+    if given.is_some_and(|given| equal(given, key.as_bytes())) {
+        next.run(request).await
+    } else {
+        ApiError::unauthorized().into_response()
+    }
+}
+
+/// Compares in a time that does not tell how much is right.
+fn equal(given: &[u8], key: &[u8]) -> bool {
+    let differences = given.iter().zip(key).fold(0, |all, (a, b)| all | (a ^ b));
+    given.len() == key.len() && std::hint::black_box(differences) == 0
+}
+
+/// Ends the request's track where the request itself ends with an error.
+fn or_finish<T>(
+    mut trace: SequenceTrace,
+    result: Result<T, ApiError>,
+) -> Result<(T, SequenceTrace), ApiError> {
+    match result {
+        Ok(value) => Ok((value, trace)),
+        Err(error) => {
+            trace.finish(Ending::Error);
+            Err(error)
+        }
+    }
+}
+
+/// Everything that comes, until all texts have ended.
+async fn collect(mut texts: TextStream, first: Vec<TextDelta>) -> Result<Vec<TextDelta>, ApiError> {
+    let mut all = first;
+    while !texts.is_over() {
+        all.extend(texts.next().await?);
+    }
+    Ok(all)
+}
+
+fn json(bytes: serde_json::Result<Vec<u8>>) -> Result<Response, ApiError> {
+    let bytes = bytes.map_err(|error| ApiError::internal(error.to_string()))?;
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    Ok((kind, bytes).into_response())
+}

@@ -1,0 +1,101 @@
+//! `POST /tokenize`, `POST /detokenize`.
+
+use super::conversation::Conversation;
+use crate::api_error::ApiError;
+use crate::app::App;
+use crate::body;
+use crate::fields::Fields;
+use crate::text::TextModel;
+use axum::Json;
+use axum::extract::{Request, State};
+use nano_ipc::engine_info::EngineInfo;
+use nano_trace::Event;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(super) async fn tokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    on_body(app, request, tokenize_body).await
+}
+
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    on_body(app, request, detokenize_body).await
+}
+
+type BodyWork = fn(&Fields<'_>, &TextModel, &EngineInfo) -> Result<Value, ApiError>;
+
+async fn on_body(app: Arc<App>, request: Request, work: BodyWork) -> Result<Json<Value>, ApiError> {
+    let (info, model) = app.ready()?;
+    let body = body::read(request.into_body(), app.config.max_body_bytes).await?;
+    let shared = Arc::clone(&app);
+    app.preprocess(body.len(), move || {
+        let fields = Fields::parse(&body)?;
+        shared.check_model(fields.get::<String>("model")?.as_deref())?;
+        work(&fields, &model, &info)
+    })
+    .await
+    .map(Json)
+}
+
+/// A prompt, or a conversation. Any length is fine: counting tokens is the point.
+fn tokenize_body(
+    fields: &Fields<'_>,
+    model: &TextModel,
+    info: &EngineInfo,
+) -> Result<Value, ApiError> {
+    let (text, add_special_by_default) = match fields.get::<String>("prompt")? {
+        Some(prompt) => (prompt, true),
+        None if fields.raw("messages").is_some() => {
+            fields.unsupported("chat_template", &[])?;
+            fields.unsupported("tools", &["[]"])?;
+            (Conversation::from_fields(fields)?.render(model)?, false)
+        }
+        None => {
+            return Err(ApiError::invalid(
+                "prompt",
+                "prompt or messages is required",
+            ));
+        }
+    };
+    let add_special = fields
+        .get("add_special_tokens")?
+        .unwrap_or(add_special_by_default);
+    let slice = nano_trace::slice(Event::Tokenize, [text.len() as u64]);
+    let token_ids = model.encode(&text, add_special)?;
+    slice.end([token_ids.len() as u64]);
+    let texts: Option<Vec<String>> = fields
+        .flag("return_token_strs")?
+        .then(|| token_ids.iter().map(|id| model.token_text(*id).0).collect());
+    Ok(json!({
+        "count": token_ids.len(),
+        "max_model_len": info.max_model_len,
+        "tokens": token_ids,
+        "token_strs": texts,
+    }))
+}
+
+fn detokenize_body(
+    fields: &Fields<'_>,
+    model: &TextModel,
+    info: &EngineInfo,
+) -> Result<Value, ApiError> {
+    const NAME: &str = "tokens";
+    let token_ids: Vec<u32> = fields
+        .get(NAME)?
+        .ok_or_else(|| ApiError::invalid(NAME, "tokens is required"))?;
+    if let Some(id) = token_ids.iter().find(|id| **id >= info.vocab_size) {
+        return Err(ApiError::invalid(
+            NAME,
+            format!(
+                "tokens: {id} is no token id of this model, ids are 0 to {}",
+                info.vocab_size.saturating_sub(1)
+            ),
+        ));
+    }
+    Ok(json!({"prompt": model.decode(&token_ids, false)}))
+}

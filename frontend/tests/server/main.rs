@@ -1,0 +1,10 @@
+//! The frontend as clients see it: real HTTP, real frames, and a double in the
+//! core's place that answers what the test says.
+
+mod bad_input;
+mod chat;
+mod completions;
+mod disconnects;
+mod lifecycle;
+mod metrics;
+mod support;
