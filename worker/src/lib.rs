@@ -2,3 +2,4 @@
 //!
 //! This layer alone knows tensors. It must not know text, HTTP or why the
 //! scheduler planned what it planned.
+pub mod kernels;
