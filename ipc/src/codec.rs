@@ -45,3 +45,61 @@ pub fn decode<M: DeserializeOwned>(body: &[u8]) -> Result<M, CodecError> {
         Err(CodecError::Trailing(body.len() - used))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler_output::{
+        BlockId, NewSequence, ScheduledSequence, SchedulerOutput, SequenceId, StepId,
+    };
+    use crate::to_worker::ToWorker;
+
+    #[test]
+    fn a_message_comes_back_as_it_was_and_only_whole() {
+        let message = ToWorker::Step(SchedulerOutput {
+            step_id: StepId(u64::MAX),
+            finished: vec![SequenceId(1), SequenceId(300)],
+            new: vec![NewSequence {
+                id: SequenceId(7),
+                trace_key: 9,
+                token_ids: vec![0, 250, 251, 65_536, u32::MAX],
+                num_prompt_tokens: 5,
+                num_computed_tokens: 4,
+                block_ids: vec![BlockId(0), BlockId(u32::MAX)],
+                sampling: crate::sampling_params::SamplingParams {
+                    temperature: 0.1,
+                    top_p: 1.0,
+                    top_k: 0,
+                    min_p: 0.0,
+                    seed: 1 << 63,
+                    presence_penalty: -2.0,
+                    frequency_penalty: 0.0,
+                    repetition_penalty: 1.0,
+                    logit_bias: vec![(3, -100.0)],
+                    logprobs: Some(0),
+                    prompt_logprobs: None,
+                    min_tokens: 0,
+                    stop_token_ids: vec![2],
+                },
+            }],
+            scheduled: vec![ScheduledSequence {
+                id: SequenceId(7),
+                num_tokens: 1,
+                new_block_ids: vec![],
+            }],
+        });
+        let mut body = Vec::new();
+        encode(&message, &mut body).expect("small");
+        assert_eq!(decode::<ToWorker>(&body).expect("whole"), message);
+        for length in 0..body.len() {
+            let cut = decode::<ToWorker>(&body[..length]);
+            assert!(
+                matches!(cut, Err(CodecError::Decode(_))),
+                "{length} bytes: {cut:?}"
+            );
+        }
+        body.push(0);
+        let longer = decode::<ToWorker>(&body);
+        assert!(matches!(longer, Err(CodecError::Trailing(1))), "{longer:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! One Unix-socket connection of a process that polls or blocks.
 
-use crate::frame::{self, FrameBuffer, FrameError};
+use crate::frame::{self, FrameBuffer, FrameError, KEPT_BYTES};
 use interprocess::local_socket::{self, GenericFilePath, prelude::*};
 use interprocess::os::unix::uds_local_socket::Stream;
 use nix::errno::Errno;
@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 const READ_BYTES: usize = 64 << 10;
+const READS_PER_FILL: usize = 16;
 
 /// Why a connection can no longer be used.
 #[derive(Debug, thiserror::Error)]
@@ -146,13 +147,19 @@ impl Connection {
         self.sent < self.outgoing.len()
     }
 
-    /// Reads what has come, without waiting. Take it by [`next`](Self::next).
+    /// Reads what has come, without waiting, but not more than a megabyte, so
+    /// that one peer cannot keep the caller from the others: poll again for the
+    /// rest. Take it by [`next`](Self::next).
     ///
     /// # Errors
     /// [`ConnectionError::Closed`] at the end of the stream; messages read
     /// before can still be taken.
     pub fn fill(&mut self) -> Result<(), ConnectionError> {
-        while self.read(MsgFlags::MSG_DONTWAIT)? == READ_BYTES {}
+        for _ in 0..READS_PER_FILL {
+            if self.read(MsgFlags::MSG_DONTWAIT)? < READ_BYTES {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -198,9 +205,12 @@ impl Connection {
                 Ok(written) => self.sent += written,
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => {
-                    // What was sent must not pile up in front of what was not.
-                    self.outgoing.drain(..self.sent);
-                    self.sent = 0;
+                    // What was sent must not pile up in front of what was not;
+                    // moving the rest pays once it is the smaller part.
+                    if self.sent > self.outgoing.len() / 2 {
+                        self.outgoing.drain(..self.sent);
+                        self.sent = 0;
+                    }
                     return Ok(false);
                 }
                 Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(ConnectionError::Closed),
@@ -208,6 +218,7 @@ impl Connection {
             }
         }
         self.outgoing.clear();
+        self.outgoing.shrink_to(KEPT_BYTES);
         self.sent = 0;
         Ok(true)
     }

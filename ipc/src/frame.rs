@@ -6,6 +6,9 @@ use serde::{Serialize, de::DeserializeOwned};
 
 const HEADER_BYTES: usize = 8;
 
+/// Memory that an empty buffer keeps.
+pub(crate) const KEPT_BYTES: usize = 1 << 20;
+
 /// The body is an encoded message. The only kind so far; the field lets raw
 /// byte frames join without a new protocol.
 const KIND_MESSAGE: u32 = 1;
@@ -67,6 +70,8 @@ impl FrameBuffer {
     pub fn extend(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start == self.bytes.len() {
             self.bytes.clear();
+            // One long message must not hold its memory for ever.
+            self.bytes.shrink_to(KEPT_BYTES);
             self.start = 0;
         } else if self.start >= 1 << 20 {
             self.bytes.drain(..self.start);
@@ -158,6 +163,52 @@ mod tests {
             let mut buffer = FrameBuffer::default();
             buffer.extend(&bytes);
             assert!(buffer.next::<ToCore>().is_err(), "byte {at} = {value}");
+        }
+    }
+
+    fn message() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let sampled = crate::model_runner_output::ModelRunnerOutput {
+            failed: vec![(
+                crate::scheduler_output::SequenceId(3),
+                "NaN in logits".into(),
+            )],
+            ..Default::default()
+        };
+        write(&ToCore::StepDone(sampled), &mut bytes).expect("small");
+        bytes
+    }
+
+    #[test]
+    fn a_length_inside_a_body_allocates_nothing_before_its_bytes_are_there() {
+        // `Fatal`'s text claims to be as long as a 64-bit number allows.
+        let body = [5, 0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(KIND_MESSAGE.to_le_bytes());
+        bytes.extend(body);
+        let mut buffer = FrameBuffer::default();
+        buffer.extend(&bytes);
+        let refused = buffer.next::<ToCore>();
+        assert!(matches!(refused, Err(FrameError::Codec(_))), "{refused:?}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_at_all_make_it_panic(bytes: Vec<u8>) {
+            let mut buffer = FrameBuffer::default();
+            buffer.extend(&bytes);
+            while let Ok(Some(_)) = buffer.next::<ToCore>() {}
+        }
+
+        #[test]
+        fn no_damage_to_a_message_makes_it_panic(at: proptest::sample::Index, value: u8, cut: proptest::sample::Index) {
+            let mut bytes = message();
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+            bytes.truncate(cut.index(bytes.len()) + 1);
+            let mut buffer = FrameBuffer::default();
+            buffer.extend(&bytes);
+            while let Ok(Some(_)) = buffer.next::<ToCore>() {}
         }
     }
 }
