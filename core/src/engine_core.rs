@@ -23,6 +23,12 @@ use std::time::Duration;
 /// How long frontends may take to read the last messages of a core that ends.
 const GOODBYE: Duration = Duration::from_millis(500);
 
+/// Steps that the workers have before the first one's result is in. The
+/// scheduler plans any number ahead; on the processors that it shares with the
+/// workers, a second step in flight has nothing to hide and only makes
+/// newcomers wait longer.
+const STEPS_IN_FLIGHT: usize = 1;
+
 /// Serves frontends and drives workers until the order to end.
 ///
 /// # Errors
@@ -34,7 +40,20 @@ pub fn run(
     lifecycle: &Lifecycle,
 ) -> Result<(), CoreError> {
     let mut peers = Peers::new(endpoint, run, config.world_size)?;
-    let served = catch_unwind(AssertUnwindSafe(|| serve(config, &mut peers, lifecycle)));
+    to_the_end(&mut peers, lifecycle, |peers| {
+        serve(config, peers, lifecycle)
+    })
+}
+
+/// Serves, and whatever ends it, a panic too, tells the frontends.
+fn to_the_end(
+    peers: &mut Peers,
+    lifecycle: &Lifecycle,
+    serve: impl FnOnce(&mut Peers) -> Result<(), CoreError>,
+) -> Result<(), CoreError> {
+    // The peers are whole after a panic anywhere else: their methods are not
+    // left half-way by one in the scheduler.
+    let served = catch_unwind(AssertUnwindSafe(|| serve(peers)));
     let outcome = served.unwrap_or_else(|panic| Err(CoreError::Panicked(panic_text(&*panic))));
     let reason = match &outcome {
         Err(error) => error.to_string(),
@@ -66,6 +85,7 @@ struct EngineCore<'a> {
     tracks: RequestTracks,
     /// Results of each rank that were not yet taken in, in order of steps.
     results: Vec<VecDeque<ModelRunnerOutput>>,
+    steps_in_flight: usize,
     /// What frontends are told at the end of the turn.
     outputs: Vec<(ClientId, EngineCoreOutput)>,
 }
@@ -87,6 +107,7 @@ impl<'a> EngineCore<'a> {
             lifecycle,
             tracks: RequestTracks::default(),
             results: vec![VecDeque::new(); config.world_size as usize],
+            steps_in_flight: STEPS_IN_FLIGHT,
             outputs: Vec::new(),
         }
     }
@@ -115,10 +136,12 @@ impl<'a> EngineCore<'a> {
         self.receive(WaitFor::Nobody)?;
         let plan = self.schedule();
         let step = self.draw_gauges(plan.as_ref());
+        let nothing_to_plan = plan.is_none();
         if let Some(plan) = plan {
             self.execute(plan)?;
         }
-        if let Some(result) = self.wait_for_result()? {
+        let enough = nothing_to_plan || self.scheduler.num_in_flight() >= self.steps_in_flight;
+        if enough && let Some(result) = self.wait_for_result()? {
             self.update(result)?;
         }
         self.send();

@@ -449,3 +449,8 @@ struct PlanInProgress {
     scheduled: Vec<ScheduledSequence>,
     rows: Vec<Row>,
 }
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

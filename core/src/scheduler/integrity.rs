@@ -26,7 +26,7 @@ impl Scheduler {
                 !runs,
                 "{sequence:?}"
             );
-            assert_eq!(self.forget.contains(id) && runs, false, "{sequence:?}");
+            assert!(!(runs && self.forget.contains(id)), "{sequence:?}");
 
             let num_slots = sequence.block_table.len() * self.block_size;
             assert!(sequence.num_computed_tokens <= num_slots, "{sequence:?}");

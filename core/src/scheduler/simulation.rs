@@ -1,0 +1,315 @@
+//! Random lives of the scheduler with a mock worker, every step checked.
+
+use crate::scheduler::{Refusal, Scheduler};
+use crate::sequence::ClientId;
+use crate::test_support::{engine_info, request};
+use nano_ipc::engine_core_output::{EngineCoreOutput, FinishReason};
+use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
+use nano_ipc::engine_info::EngineInfo;
+use nano_ipc::scheduler_output::SchedulerOutput;
+use nano_ipc::to_frontend::SchedulerStats;
+use nano_tests::doubles::mock_model::{MockModel, expected_token_ids};
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+
+/// So few tokens that stop tokens are sampled often.
+const VOCAB_SIZE: u32 = 11;
+const STOP_TOKEN: u32 = 3;
+
+#[derive(Clone, Debug)]
+struct Arrival {
+    client: u64,
+    turn: u32,
+    prompt_length: u32,
+    /// Leading tokens that are those of all prompts of a family.
+    shared_length: u32,
+    family: u32,
+    max_tokens: u32,
+    priority: i32,
+    seed: u64,
+    stops: bool,
+    logprobs: bool,
+    prompt_logprobs: bool,
+    abort_turn: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Scenario {
+    num_kv_blocks: u32,
+    block_size: u32,
+    max_num_seqs: u32,
+    max_num_batched_tokens: u32,
+    enable_prefix_caching: bool,
+    /// Steps planned before the first one's result is in.
+    depth: usize,
+    arrivals: Vec<Arrival>,
+    /// When the second client leaves.
+    leave_turn: Option<u32>,
+}
+
+fn arrivals() -> impl Strategy<Value = Arrival> {
+    let shape = (0..2u64, 0..20u32, 1..30u32, 0..30u32, 0..2u32);
+    let wishes = (1..25u32, -1..2i32, 0..2u64);
+    let flags = (any::<bool>(), any::<bool>(), weighted(0.1, Just(())));
+    (shape, wishes, flags, weighted(0.2, 0..60u32)).prop_map(
+        |(shape, wishes, flags, abort_turn)| Arrival {
+            client: shape.0,
+            turn: shape.1,
+            prompt_length: shape.2,
+            shared_length: shape.3,
+            family: shape.4,
+            max_tokens: wishes.0,
+            priority: wishes.1,
+            seed: wishes.2,
+            stops: flags.0,
+            logprobs: flags.1,
+            prompt_logprobs: flags.2.is_some(),
+            abort_turn,
+        },
+    )
+}
+
+fn scenarios() -> impl Strategy<Value = Scenario> {
+    let sizes = (8..20u32, 1..5u32, 2..7u32, 1..24u32);
+    let flags = (any::<bool>(), 1..4usize);
+    (
+        sizes,
+        flags,
+        vec(arrivals(), 1..14),
+        weighted(0.2, 0..60u32),
+    )
+        .prop_map(|(sizes, flags, arrivals, leave_turn)| Scenario {
+            num_kv_blocks: sizes.0,
+            block_size: sizes.1,
+            max_num_seqs: sizes.2,
+            max_num_batched_tokens: sizes.3,
+            enable_prefix_caching: flags.0,
+            depth: flags.1,
+            arrivals,
+            leave_turn,
+        })
+}
+
+impl Arrival {
+    fn request(&self, id: u64) -> EngineCoreRequest {
+        let token_id = |position: u32| {
+            let own = if position < self.shared_length {
+                0
+            } else {
+                id as u32
+            };
+            (position * 5 + self.family * 3 + own * 7) % VOCAB_SIZE
+        };
+        let prompt: Vec<_> = (0..self.prompt_length).map(token_id).collect();
+        let mut request = request(id, &prompt, self.max_tokens);
+        request.priority = self.priority;
+        request.sampling.seed = self.seed;
+        request.sampling.stop_token_ids = vec![STOP_TOKEN; usize::from(self.stops)];
+        request.sampling.min_tokens = self.seed as u32;
+        request.sampling.logprobs = self.logprobs.then_some(2);
+        request.sampling.prompt_logprobs = self.prompt_logprobs.then_some(1);
+        request
+    }
+}
+
+/// What one request got.
+#[derive(Debug, Default)]
+struct Answer {
+    token_ids: Vec<u32>,
+    num_prompt_logprobs: Option<usize>,
+    finish_reason: Option<FinishReason>,
+    aborted: bool,
+    refused: bool,
+}
+
+struct Life {
+    scenario: Scenario,
+    scheduler: Scheduler,
+    model: MockModel,
+    in_flight: VecDeque<SchedulerOutput>,
+    answers: HashMap<u64, Answer>,
+}
+
+impl Life {
+    fn new(scenario: Scenario) -> Life {
+        let info = EngineInfo {
+            max_model_len: 70,
+            vocab_size: VOCAB_SIZE,
+            block_size: scenario.block_size,
+            max_num_seqs: scenario.max_num_seqs,
+            max_num_batched_tokens: scenario.max_num_batched_tokens,
+            enable_prefix_caching: scenario.enable_prefix_caching,
+            ..engine_info(scenario.num_kv_blocks)
+        };
+        Life {
+            scheduler: Scheduler::new(&info, 100),
+            model: MockModel::new(info.num_kv_blocks, info.block_size, VOCAB_SIZE),
+            scenario,
+            in_flight: VecDeque::new(),
+            answers: HashMap::new(),
+        }
+    }
+
+    /// Lives to the end of all requests; returns what each got, and how often
+    /// sequences were preempted and tokens found in the cache.
+    fn live(mut self) -> (HashMap<u64, Answer>, SchedulerStats) {
+        let mut turn = 0;
+        while turn <= 60 || self.scheduler.has_requests() || !self.in_flight.is_empty() {
+            assert!(turn < 10_000, "no end in sight: {:?}", self.scheduler);
+            self.receive(turn);
+            self.scheduler.check_integrity();
+            let plan = self.scheduler.schedule(u64::from(turn) + 1);
+            self.scheduler.check_integrity();
+            let idle = plan.is_none();
+            self.in_flight.extend(plan.map(|plan| plan.output));
+            if idle || self.in_flight.len() == self.scenario.depth {
+                self.finish_step();
+            }
+            self.scheduler.check_integrity();
+            turn += 1;
+        }
+        let stats = self.scheduler.stats();
+        assert_eq!(
+            (stats.num_used_blocks, stats.num_running, stats.num_waiting),
+            (0, 0, 0)
+        );
+        let known = self.model.num_sequences();
+        assert!(known <= self.scenario.arrivals.len());
+        (self.answers, stats)
+    }
+
+    fn receive(&mut self, turn: u32) {
+        let arrivals = self.scenario.arrivals.clone();
+        for (arrival, id) in arrivals.iter().zip(1u64..) {
+            let client = ClientId(arrival.client);
+            if arrival.turn == turn {
+                let request = arrival.request(id);
+                let slots = self.scenario.num_kv_blocks * self.scenario.block_size;
+                let fits = arrival.prompt_length + arrival.max_tokens <= slots.min(70);
+                let added = self.scheduler.add(client, request.clone());
+                assert_eq!(added.is_ok(), fits, "{added:?}");
+                let answer = self.answers.entry(id).or_default();
+                answer.refused = matches!(added, Err(Refusal::TooLong { .. }));
+            }
+            if arrival.abort_turn == Some(turn) && self.scheduler.abort(client, RequestId(id)) {
+                self.answers.entry(id).or_default().aborted = true;
+            }
+            if self.scenario.leave_turn == Some(turn) && arrival.client == 1 {
+                let open = self.answers.get_mut(&id).filter(|answer| !answer.refused);
+                if let Some(answer) = open.filter(|answer| answer.finish_reason.is_none()) {
+                    answer.aborted = true;
+                }
+            }
+        }
+        if self.scenario.leave_turn == Some(turn) {
+            self.scheduler.abort_client(ClientId(1));
+        }
+    }
+
+    fn finish_step(&mut self) {
+        let Some(plan) = self.in_flight.pop_front() else {
+            return;
+        };
+        let result = self.model.step(&plan).expect("a legal plan");
+        let outputs = self.scheduler.update(result).expect("the plan's result");
+        for (client, output) in outputs {
+            self.take(client, output);
+        }
+    }
+
+    fn take(&mut self, client: ClientId, output: EngineCoreOutput) {
+        let arrival = &self.scenario.arrivals[output.id.0 as usize - 1];
+        let answer = self.answers.entry(output.id.0).or_default();
+        assert_eq!(client, ClientId(arrival.client));
+        assert!(
+            answer.finish_reason.is_none() && !answer.aborted,
+            "{output:?}"
+        );
+        assert_eq!(output.token_ids.len(), 1, "{output:?}");
+        assert_eq!(output.logprobs.len(), usize::from(arrival.logprobs));
+        assert!(output.first_step_ns > 0);
+        assert!(output.num_cached_tokens < arrival.prompt_length);
+        if let Some(entries) = output.prompt_logprobs {
+            assert!(
+                answer.token_ids.is_empty(),
+                "they come with the first token"
+            );
+            answer.num_prompt_logprobs = Some(entries.len());
+        }
+        answer.token_ids.extend(output.token_ids);
+        answer.finish_reason = output.finish_reason;
+    }
+}
+
+/// Whatever else runs, and however blocks are shared, lost and computed anew,
+/// each request gets the tokens that it gets alone.
+fn check(scenario: Scenario) -> SchedulerStats {
+    let (answers, stats) = Life::new(scenario.clone()).live();
+    for (arrival, id) in scenario.arrivals.iter().zip(1u64..) {
+        let request = arrival.request(id);
+        let answer = &answers[&id];
+        if answer.refused {
+            assert!(answer.token_ids.is_empty());
+            continue;
+        }
+        let prompt = &request.prompt_token_ids;
+        let expected =
+            expected_token_ids(prompt, &request.sampling, request.max_tokens, VOCAB_SIZE);
+        if answer.aborted {
+            assert!(expected.starts_with(&answer.token_ids));
+            continue;
+        }
+        assert_eq!(answer.token_ids, expected, "request {id}");
+        let stopped = arrival.stops && expected.last() == Some(&STOP_TOKEN);
+        let reason = if stopped {
+            FinishReason::Stop
+        } else {
+            FinishReason::Length
+        };
+        assert_eq!(answer.finish_reason, Some(reason));
+        let num_prompt_logprobs = arrival.prompt_logprobs.then_some(prompt.len() - 1);
+        assert_eq!(
+            answer.num_prompt_logprobs, num_prompt_logprobs,
+            "request {id}"
+        );
+    }
+    stats
+}
+
+fn number_from_env(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// The same lives every time; `NANO_SIMULATION_LIVES` and
+/// `NANO_SIMULATION_SEED` ask for more and for others.
+#[test]
+fn random_lives_keep_every_invariant_and_every_request_its_tokens() {
+    let lives = number_from_env("NANO_SIMULATION_LIVES", 1000);
+    let seed = number_from_env("NANO_SIMULATION_SEED", 0);
+    let mut seed_bytes = [0; 32];
+    seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases: u32::try_from(lives).expect("a number of lives"),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_bytes);
+    let (preemptions, hits) = (Cell::new(0), Cell::new(0));
+    let outcome = TestRunner::new_with_rng(config, rng).run(&scenarios(), |scenario| {
+        let stats = check(scenario);
+        preemptions.set(preemptions.get() + stats.num_preemptions);
+        hits.set(hits.get() + stats.prefix_cache_hits);
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+    // Lives in which these never happen would prove nothing.
+    assert!(preemptions.get() > lives / 4, "{preemptions:?} preemptions");
+    assert!(hits.get() > lives, "{hits:?} tokens found");
+}
