@@ -88,6 +88,40 @@ fn info_tells_what_is_in_a_file() {
 }
 
 #[test]
+fn timeline_draws_slices_and_arrows() {
+    let dir = dir_of_good_trace();
+    let drawn = nano_trace(dir.path(), &["timeline", ".", "-o", "way.svg"]);
+    assert_eq!(drawn.status.code(), Some(0), "{}", err(&drawn));
+    let svg = fs::read_to_string(dir.path().join("way.svg")).unwrap();
+    for name in [
+        "tokenize",
+        "engine.submit",
+        "prefill",
+        "wait_workers",
+        "forward",
+        "sse.write",
+    ] {
+        assert!(svg.contains(&format!(">{name}</text>")), "{name}");
+    }
+    // From each of the request's eight hops to the next; to the rank and back.
+    assert_eq!(svg.matches("url(#request)").count(), 7);
+    assert_eq!(svg.matches("url(#step)").count(), 2);
+    assert!(!svg.contains("NaN"));
+}
+
+#[test]
+fn timeline_says_which_requests_there_are() {
+    let dir = dir_of_good_trace();
+    let drawn = nano_trace(
+        dir.path(),
+        &["timeline", ".", "--request", "x7", "-o", "way.svg"],
+    );
+    assert_eq!(drawn.status.code(), Some(2));
+    assert!(err(&drawn).contains("\"x7\" in it; there are a request without an id"));
+    assert!(!dir.path().join("way.svg").exists());
+}
+
+#[test]
 fn wrong_use_ends_with_one_line_and_code_2() {
     let dir = dir_of_good_trace();
     for args in [

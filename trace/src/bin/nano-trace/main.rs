@@ -3,6 +3,7 @@
 mod check;
 mod info;
 mod merge;
+mod timeline;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ enum Command {
     Check(check::Check),
     /// Tell what is in trace files
     Info(info::Info),
+    /// Draw one request's way through the processes, as SVG
+    Timeline(timeline::TimelineArgs),
 }
 
 /// The files were read, and something is wrong with them.
@@ -41,11 +44,12 @@ fn main() -> ExitCode {
         Err(e) => return refuse(&one_line(&e.render().to_string())),
     };
     let result = match cli.command {
-        Command::Merge(merge) => merge.run(),
-        Command::Check(check) => check.run(),
-        Command::Info(info) => info.run(),
+        Command::Merge(merge) => merge.run().map_err(|e| e.to_string()),
+        Command::Check(check) => check.run().map_err(|e| e.to_string()),
+        Command::Info(info) => info.run().map_err(|e| e.to_string()),
+        Command::Timeline(timeline) => timeline.run().map_err(|e| e.to_string()),
     };
-    result.unwrap_or_else(|e| refuse(&e.to_string()))
+    result.unwrap_or_else(|why| refuse(&why))
 }
 
 fn refuse(why: &str) -> ExitCode {

@@ -1,0 +1,94 @@
+//! `nano-trace timeline`: one request's way as a picture.
+
+mod axis;
+mod draw;
+mod rows;
+mod svg;
+
+use nano_trace::{
+    Event,
+    check::{OpenSlices, check},
+    merge::{MergeError, trace_files},
+    read::Source,
+    timeline::{ArgValue, Timeline, TimelineSlice},
+};
+use std::{fs, path::PathBuf, process::ExitCode};
+
+#[derive(clap::Args)]
+pub(crate) struct TimelineArgs {
+    /// Trace files of one run, or the directory that holds them
+    #[arg(required = true, value_name = "FILE|DIR")]
+    paths: Vec<PathBuf>,
+    /// The request's id, or a part of it; the first answered request if absent
+    #[arg(long, value_name = "ID")]
+    request: Option<String>,
+    /// Where the picture goes, as SVG; an existing file is replaced
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TimelineError {
+    #[error(transparent)]
+    Read(#[from] MergeError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("no request that was answered in these traces")]
+    NoRequest,
+    #[error("no request whose id has {wanted:?} in it; there are {there}")]
+    UnknownRequest { wanted: String, there: String },
+    #[error("{path}: {error}")]
+    Write { path: String, error: std::io::Error },
+}
+
+impl TimelineArgs {
+    pub(crate) fn run(self) -> Result<ExitCode, TimelineError> {
+        let sources = trace_files(&self.paths, false)?
+            .into_iter()
+            .map(Source::File)
+            .collect::<Vec<_>>();
+        let timeline = check(&sources, &OpenSlices::Any)?.timeline;
+        let request = find_request(&timeline, self.request.as_deref())?;
+        let picture = draw::picture(&timeline, request);
+        fs::write(&self.output, picture).map_err(|error| TimelineError::Write {
+            path: self.output.display().to_string(),
+            error,
+        })?;
+        println!("{}", self.output.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The place of the wanted request's slice.
+fn find_request(timeline: &Timeline, wanted: Option<&str>) -> Result<usize, TimelineError> {
+    let mut requests = timeline.slices_of(Event::Request);
+    let found = match wanted {
+        Some(wanted) => requests.find(|(_, request)| request_id(request).contains(wanted)),
+        None => requests.find(|(_, request)| {
+            let reason = request.arg("finish_reason").and_then(ArgValue::text);
+            matches!(reason, Some("stop" | "length"))
+        }),
+    };
+    match (found, wanted) {
+        (Some((place, _)), _) => Ok(place),
+        (None, None) => Err(TimelineError::NoRequest),
+        (None, Some(wanted)) => {
+            let ids = timeline.slices_of(Event::Request);
+            let ids = ids.map(|(_, request)| request_id(request));
+            let mut there = ids.take(8).collect::<Vec<_>>().join(", ");
+            if there.is_empty() {
+                there = "none at all".to_owned();
+            }
+            Err(TimelineError::UnknownRequest {
+                wanted: wanted.to_owned(),
+                there,
+            })
+        }
+    }
+}
+
+fn request_id(request: &TimelineSlice) -> &str {
+    let id = request.arg("request_id").and_then(ArgValue::text);
+    id.unwrap_or("a request without an id")
+}

@@ -1,0 +1,111 @@
+//! Which tracks are drawn, and which slices of them.
+
+use nano_trace::{
+    Event,
+    timeline::{Hop, Through, Timeline, Track, TrackOf},
+};
+use std::collections::BTreeSet;
+
+/// One track.
+pub(super) struct Row<'a> {
+    pub(super) process: &'a Track,
+    pub(super) label: String,
+    pub(super) slices: Vec<usize>,
+    /// How many slices lie within each other.
+    pub(super) depth: usize,
+}
+
+/// The hops of the flow that begins with this request.
+pub(super) fn hops(timeline: &Timeline, request: usize) -> &[Hop] {
+    timeline
+        .flows
+        .values()
+        .find(|hops| {
+            hops.iter()
+                .any(|hop| hop.through == Through::Begin(request))
+        })
+        .map_or(&[], Vec::as_slice)
+}
+
+/// From the request's first byte until its first token is on its way out.
+pub(super) fn window(timeline: &Timeline, request: usize) -> (u64, u64) {
+    let whole = &timeline.slices[request];
+    let end = whole.end.unwrap_or(whole.begin);
+    let Some((_, streaming)) = timeline
+        .slices_of(Event::Streaming)
+        .find(|(_, slice)| slice.parent == Some(request))
+    else {
+        return (whole.begin, end);
+    };
+    let first_write = timeline
+        .slices_of(Event::SseWrite)
+        .find(|(_, slice)| slice.begin >= streaming.begin)
+        .and_then(|(_, slice)| slice.end);
+    let first_token = first_write.unwrap_or(streaming.begin);
+    (whole.begin, first_token.clamp(whole.begin + 1, end))
+}
+
+/// Rows of everything that happened in the window in the processes that the
+/// request went through: its own tracks first, then threads.
+pub(super) fn rows<'a>(
+    timeline: &'a Timeline,
+    request: usize,
+    (from, to): (u64, u64),
+) -> Vec<Row<'a>> {
+    let hops = hops(timeline, request);
+    let mut tracks = BTreeSet::from([timeline.slices[request].track]);
+    tracks.extend(hops.iter().map(|hop| track(timeline, hop)));
+    let mut processes: Vec<&Track> = Vec::new();
+    let on_the_way = std::iter::once(timeline.slices[request].track);
+    for track in on_the_way.chain(hops.iter().map(|hop| track(timeline, hop))) {
+        if let Some(process) = timeline.process(track)
+            && !processes.iter().any(|known| known.uuid == process.uuid)
+        {
+            processes.push(process);
+        }
+    }
+    let mut rows = Vec::new();
+    for process in processes {
+        let of_process =
+            |track: &&Track| timeline.process(track.uuid).map(|p| p.uuid) == Some(process.uuid);
+        let mut drawn = timeline
+            .tracks
+            .values()
+            .filter(of_process)
+            .filter(|track| match track.of {
+                TrackOf::Thread { .. } => true,
+                TrackOf::Events => tracks.contains(&track.uuid),
+                _ => false,
+            })
+            .collect::<Vec<_>>();
+        drawn.sort_by_key(|track| (track.of != TrackOf::Events, track.at));
+        rows.extend(drawn.into_iter().filter_map(|track| {
+            let slices = slices(timeline, track.uuid, from, to);
+            let depths = slices.iter().map(|place| timeline.slices[*place].depth + 1);
+            Some(Row {
+                process,
+                label: track.name.clone(),
+                depth: depths.max()?,
+                slices,
+            })
+        }));
+    }
+    rows
+}
+
+/// Slices of a track that are open at some moment of the window.
+pub(super) fn slices(timeline: &Timeline, track: u64, from: u64, to: u64) -> Vec<usize> {
+    let all = timeline.slices.iter().enumerate();
+    all.filter(|(_, slice)| slice.track == track)
+        .filter(|(_, slice)| slice.begin < to && slice.end.is_none_or(|end| end > from))
+        .map(|(place, _)| place)
+        .collect()
+}
+
+/// The track of what a flow goes through.
+pub(super) fn track(timeline: &Timeline, hop: &Hop) -> u64 {
+    match hop.through {
+        Through::Begin(place) | Through::End(place) => timeline.slices[place].track,
+        Through::Instant(place) => timeline.instants[place].track,
+    }
+}
