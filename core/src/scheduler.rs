@@ -200,11 +200,8 @@ impl Scheduler {
             scheduled: Vec::new(),
             rows: Vec::new(),
         };
-        let preempted = self.schedule_running(&mut plan);
-        // Who was preempted must not come back for the blocks that it made free.
-        if !preempted {
-            self.schedule_waiting(&mut plan);
-        }
+        self.schedule_running(&mut plan);
+        self.schedule_waiting(&mut plan);
         if plan.rows.is_empty() {
             assert!(
                 self.sequences.is_empty() || !self.in_flight.is_empty(),
@@ -234,10 +231,10 @@ impl Scheduler {
         })
     }
 
-    /// Gives the running sequences their tokens, first rank first; returns
-    /// whether one was preempted for it.
-    fn schedule_running(&mut self, plan: &mut PlanInProgress) -> bool {
-        let mut preempted = false;
+    /// Gives the running sequences their tokens, first rank first. Where
+    /// blocks lack, the last rank loses its own: it does not come back in the
+    /// same step, as there are fewer free ones now than it had.
+    fn schedule_running(&mut self, plan: &mut PlanInProgress) {
         let order: Vec<_> = self.running.iter().copied().collect();
         // A prompt's chunk leaves a token to every sequence behind it that
         // needs but one: a long prompt does not halt what streams already.
@@ -267,18 +264,16 @@ impl Scheduler {
                     break appended;
                 }
                 if self.kv_cache.has_retired() {
-                    return preempted; // Blocks become free without a victim.
+                    return; // Blocks become free without a victim.
                 }
-                preempted = true;
                 let victim = *self.running.last().expect("at least this one runs");
                 self.preempt(victim);
                 if victim == rank {
-                    return preempted;
+                    return;
                 }
             };
             self.plan_row(plan, id, num_tokens, new_block_ids);
         }
-        preempted
     }
 
     /// Admits waiting sequences, first rank first, until one has to wait.

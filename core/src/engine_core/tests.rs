@@ -421,7 +421,7 @@ fn an_order_to_end_is_followed_while_loading_idle_and_in_mid_step() {
     let core = Core::start(Endpoint::Connected(vec![of_worker, of_frontend]), 1);
     send(&mut worker, worker_hello(0));
     core.stop();
-    check_fatal(&mut frontend, "the test is over");
+    drop(frontend); // Whether the core had read its hello is not known.
 
     let (core, mut frontends, worker) = serve_frontends(1);
     core.stop();

@@ -6,7 +6,7 @@ use crate::test_support::{engine_info, request};
 use nano_ipc::engine_core_output::{EngineCoreOutput, FinishReason};
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::engine_info::EngineInfo;
-use nano_ipc::scheduler_output::SchedulerOutput;
+use nano_ipc::scheduler_output::{BlockId, SchedulerOutput, SequenceId};
 use nano_ipc::to_frontend::SchedulerStats;
 use nano_tests::doubles::mock_model::{MockModel, expected_token_ids};
 use proptest::collection::vec;
@@ -14,7 +14,7 @@ use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// So few tokens that stop tokens are sampled often.
 const VOCAB_SIZE: u32 = 11;
@@ -131,6 +131,10 @@ struct Life {
     scheduler: Scheduler,
     model: MockModel,
     in_flight: VecDeque<SchedulerOutput>,
+    /// Blocks that each step in flight names.
+    named_blocks: VecDeque<HashSet<BlockId>>,
+    /// As the workers keep them.
+    block_tables: HashMap<SequenceId, Vec<BlockId>>,
     answers: HashMap<u64, Answer>,
 }
 
@@ -150,6 +154,8 @@ impl Life {
             model: MockModel::new(info.num_kv_blocks, info.block_size, VOCAB_SIZE),
             scenario,
             in_flight: VecDeque::new(),
+            named_blocks: VecDeque::new(),
+            block_tables: HashMap::new(),
             answers: HashMap::new(),
         }
     }
@@ -163,6 +169,9 @@ impl Life {
             self.receive(turn);
             self.scheduler.check_integrity();
             let plan = self.scheduler.schedule(u64::from(turn) + 1);
+            if let Some(plan) = &plan {
+                self.check_fresh_blocks(&plan.output);
+            }
             self.scheduler.check_integrity();
             let idle = plan.is_none();
             self.in_flight.extend(plan.map(|plan| plan.output));
@@ -177,9 +186,33 @@ impl Life {
             (stats.num_used_blocks, stats.num_running, stats.num_waiting),
             (0, 0, 0)
         );
-        let known = self.model.num_sequences();
-        assert!(known <= self.scenario.arrivals.len());
+        assert_eq!(self.model.num_sequences(), self.scheduler.forget.len());
         (self.answers, stats)
+    }
+
+    /// No step in flight names a block that this plan gives to be written.
+    fn check_fresh_blocks(&mut self, plan: &SchedulerOutput) {
+        let mut fresh = HashSet::new();
+        for id in &plan.finished {
+            self.block_tables.remove(id);
+        }
+        for new in &plan.new {
+            let num_cached = new.num_computed_tokens / self.scenario.block_size;
+            fresh.extend(&new.block_ids[num_cached as usize..]);
+            self.block_tables.insert(new.id, new.block_ids.clone());
+        }
+        let mut named = HashSet::new();
+        for row in &plan.scheduled {
+            fresh.extend(&row.new_block_ids);
+            let block_table = self.block_tables.entry(row.id).or_default();
+            block_table.extend(&row.new_block_ids);
+            named.extend(block_table.iter().copied());
+        }
+        for (in_flight, step) in self.named_blocks.iter().zip(&self.in_flight) {
+            let shared = in_flight.intersection(&fresh).next();
+            assert_eq!(shared, None, "{step:?} is in flight, then {plan:?}");
+        }
+        self.named_blocks.push_back(named);
     }
 
     fn receive(&mut self, turn: u32) {
@@ -214,6 +247,7 @@ impl Life {
         let Some(plan) = self.in_flight.pop_front() else {
             return;
         };
+        self.named_blocks.pop_front();
         let result = self.model.step(&plan).expect("a legal plan");
         let outputs = self.scheduler.update(result).expect("the plan's result");
         for (client, output) in outputs {

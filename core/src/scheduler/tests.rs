@@ -63,15 +63,44 @@ fn prompts_share_a_step_and_its_budget_and_the_last_is_cut() {
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_and_leaves_a_token_to_each_that_streams() {
+fn a_long_prompt_is_computed_in_chunks_beside_one_that_streams() {
     let requests = [arrival(1, 30, 1, 0), arrival(2, 3, 4, -1)];
     let steps = ["2+3 1+13", "2+1 1+15", "2+1 1+2", "-1 2+1"];
     check(&engine_info(16), &requests, &steps);
+}
 
-    let first = [arrival(1, 36, 1, -1), arrival(2, 1, 4, 0)];
-    let mut info = engine_info(16);
-    info.max_num_batched_tokens = 35;
-    check(&info, &first, &["1+35", "1+1 2+1", "-1 2+1", "2+1", "2+1"]);
+#[test]
+fn a_long_prompt_of_better_rank_leaves_a_token_to_each_that_streams() {
+    let info = engine_info(16);
+    let mut scheduler = Scheduler::new(&info, 100);
+    let mut model = MockModel::new(info.num_kv_blocks, info.block_size, info.vocab_size);
+    let mut step = |scheduler: &mut Scheduler| {
+        let plan = scheduler.schedule(0).expect("something is open");
+        let result = model.step(&plan.output).expect("a legal plan");
+        scheduler.update(result).expect("the plan's result");
+        scheduler.check_integrity();
+        render(&plan.output)
+    };
+    for id in [1, 2] {
+        scheduler
+            .add(CLIENT, arrival(id, 3, 9, 0))
+            .expect("it fits");
+    }
+    assert_eq!(step(&mut scheduler), "1+3 2+3");
+    scheduler
+        .add(CLIENT, arrival(3, 30, 9, -1))
+        .expect("it fits");
+    assert_eq!(
+        step(&mut scheduler),
+        "1+1 2+1 3+14",
+        "it is admitted behind those who run"
+    );
+    assert_eq!(
+        step(&mut scheduler),
+        "3+14 1+1 2+1",
+        "from then on it comes first"
+    );
+    assert_eq!(step(&mut scheduler), "3+2 1+1 2+1");
 }
 
 #[test]
