@@ -287,3 +287,31 @@ fn q6_k(b: &[u8; 210], f: &mut impl FnMut(Group)) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Golden data: scripts/golden-dequant.py.
+    #[test]
+    fn every_type_equals_the_gguf_package_bit_for_bit() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/dequant");
+        for dtype in GgmlType::ALL {
+            if dtype == GgmlType::F32 {
+                continue;
+            }
+            let read = |ending: &str| {
+                let path = golden.join(format!("{dtype}.{ending}"));
+                std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            };
+            let (blocks, expected) = (read("blocks"), read("f32"));
+            let mut out = vec![f32::NAN; expected.len() / 4];
+            dequantize(dtype, &blocks, &mut out).expect("fits");
+            for (i, (x, expected)) in out.iter().zip(expected.as_chunks::<4>().0).enumerate() {
+                let expected = u32::from_le_bytes(*expected);
+                assert_eq!(x.to_bits(), expected, "{dtype} element {i}: {x}");
+            }
+        }
+    }
+}
