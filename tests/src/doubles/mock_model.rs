@@ -174,7 +174,7 @@ impl MockModel {
         let block_size = self.block_size;
         let slot = |position: usize| -> Result<usize, String> {
             let block = sequence.block_table.get(position / block_size);
-            let block = block.ok_or(format!("no block for position {position}"))?;
+            let block = block.ok_or_else(|| format!("no block for position {position}"))?;
             Ok(block.0 as usize * block_size + position % block_size)
         };
         for position in start..end {
@@ -184,7 +184,7 @@ impl MockModel {
                     .slots
                     .get(slot(previous)?)
                     .ok_or("block beyond the cache")?
-                    .ok_or(format!("position {previous} was never computed"))?,
+                    .ok_or_else(|| format!("position {previous} was never computed"))?,
             };
             let here = self
                 .slots
@@ -208,7 +208,8 @@ impl MockModel {
             let mut context = Vec::with_capacity(end);
             for position in 0..end {
                 let digest = self.slots[slot(position)?];
-                context.push(digest.ok_or(format!("position {position} was never computed"))?);
+                context
+                    .push(digest.ok_or_else(|| format!("position {position} was never computed"))?);
             }
             let generated = end - sequence.num_prompt_tokens;
             let token_id = sample(
