@@ -31,6 +31,8 @@ enum Place {
     Outermost,
     /// Directly in one of this event.
     In(Event),
+    /// Directly in one of this event, or in no other.
+    InOrAlone(Event),
     /// Wherever it happens.
     Anywhere,
 }
@@ -41,6 +43,8 @@ fn place(event: Event) -> Place {
         Event::Schedule | Event::Dispatch | Event::WaitWorkers | Event::Update => {
             Place::In(Event::CoreStep)
         }
+        // An idle core takes messages in, too.
+        Event::CoreReceive | Event::CoreSend => Place::InOrAlone(Event::CoreStep),
         Event::WorkerReceive
         | Event::PrepareInputs
         | Event::Forward
@@ -89,13 +93,17 @@ fn unknown(name: &str, category: &str, at: Position, out: &mut Violations) {
 
 fn check_place(timeline: &Timeline, event: Event, slice: &TimelineSlice, out: &mut Violations) {
     let parent = slice.parent.map(|parent| &timeline.slices[parent]);
-    let wanted = match place(event) {
+    let (wanted, may_be_alone) = match place(event) {
         Place::Anywhere => return,
-        Place::Outermost => None,
-        Place::In(whole) => Some(whole),
+        Place::Outermost => (None, true),
+        Place::In(whole) => (Some(whole), false),
+        Place::InOrAlone(whole) => (Some(whole), true),
     };
-    let found = parent.map(|parent| parent.event);
-    if found != wanted.map(Some) {
+    let fits = match parent {
+        None => may_be_alone,
+        Some(parent) => parent.event.is_some() && parent.event == wanted,
+    };
+    if !fits {
         out.add(Rule::Nesting, slice.at, || {
             let found = parent.map_or("nothing", |parent| &parent.name);
             let wanted = wanted.map_or("nothing", Event::name);

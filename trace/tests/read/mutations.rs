@@ -481,6 +481,17 @@ const MUTATIONS: &[(Rule, Change, &[Rule])] = &[
         }),
         &[],
     ),
+    // A step within a step.
+    (
+        Rule::Nesting,
+        Packets(|files| {
+            event(first(&mut files.core, Event::Schedule, Type::SliceBegin)).name_iid =
+                Some(name_iid(Event::CoreStep));
+            event(first(&mut files.core, Event::Schedule, Type::SliceEnd)).name_iid =
+                Some(name_iid(Event::CoreStep));
+        }),
+        &[],
+    ),
 ];
 
 fn broken_by(change: &Change) -> Report {
