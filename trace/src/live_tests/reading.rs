@@ -1,8 +1,10 @@
 //! Reads a trace strictly: panics where a viewer would silently drop or misread.
 
+use crate::check::{OpenSlices, Rule, check};
 use crate::proto::debug_annotation::Value;
 use crate::proto::track_event::{CounterValueField, Type};
 use crate::proto::{Trace, TrackDescriptor, trace_packet::Data};
+use crate::read::Source;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -64,7 +66,22 @@ struct Sequence {
     track: u64,
 }
 
+/// Rules about what a whole server records, which the scenes are not.
+const OF_SERVERS: [Rule; 5] = [
+    Rule::FlowLone,
+    Rule::FlowPair,
+    Rule::RequestWay,
+    Rule::Nesting,
+    Rule::TrackKind,
+];
+
 pub(super) fn read(path: &Path) -> Shown {
+    let source = Source::File(path.to_owned());
+    let report = check(&[source], &OpenSlices::Any).unwrap();
+    let broken = report.violations.kept().iter();
+    let broken: Vec<_> = broken.filter(|v| !OF_SERVERS.contains(&v.rule)).collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+
     let bytes = std::fs::read(path).unwrap();
     let trace = Trace::decode(bytes.as_slice()).unwrap();
     assert_eq!(

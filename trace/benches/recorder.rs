@@ -1,0 +1,286 @@
+//! What recording costs, beside two other recorders in the same run, and
+//! whether the bars hold: `cargo bench -p nano-trace`. Exits with 1 if not.
+//!
+//! The unit is a slice with one integer argument, begun and ended.
+//!
+//! A producer that does nothing else makes one in a few tens of ns, and the
+//! writer needs longer to encode it and hand it to the file system: flat out,
+//! a ring overflows sooner or later, and records are dropped and counted, as
+//! they should be. A server does not do nothing else: it records many slices in
+//! a step, and then computes. So everything here is recorded in bursts that a
+//! ring holds, with a pause in which the writer catches up. Producers' times
+//! are those of the bursts alone; the CPU time a slice is the whole process's,
+//! writer and pauses included. The other recorders get bursts of the same
+//! length, turn by turn, with their buffers reserved before and collected
+//! after, neither of which is timed.
+
+use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
+use fastrace::collector::{Config, Reporter, SpanContext, SpanRecord};
+use fastrace::local::LocalSpan;
+use nano_trace::proto::{debug_annotation::Value, trace_packet::Data, track_event};
+use nano_trace::read::{Source, Tail};
+use nano_trace::{Event, ProcessTrace, Rings, State};
+use nix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Slices in a burst: 20,000 of a ring's 32,768 words.
+const BURST: u64 = 4_000;
+/// Arguments stay below this: two bytes in the file.
+const ARGS: u64 = 1 << 14;
+
+fn main() -> ExitCode {
+    // `cargo test --benches` only tries out that everything runs.
+    let measured = std::env::args().any(|arg| arg == "--bench");
+    let slices = if measured { 10_000_000 } else { 40_000 };
+
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(300))
+        .sample_size(10)
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("slice with one integer argument");
+    group.sampling_mode(SamplingMode::Flat);
+    group.throughput(Throughput::Elements(1));
+
+    bench(
+        &mut group,
+        "nano-trace, off",
+        &mut Ours { next: 0, on: false },
+    );
+    let off = median(
+        (0..200)
+            .map(|_| Ours { next: 0, on: false }.burst(100 * BURST))
+            .collect(),
+    );
+
+    let dir = tempfile::tempdir().expect("a directory for the trace");
+    start(dir.path());
+    perfetto_recorder::start().expect("its feature `enable` is on");
+    let mut ours = Ours { next: 0, on: true };
+    bench(&mut group, "nano-trace, on", &mut ours);
+    bench(&mut group, "perfetto-recorder", &mut PerfettoRecorder);
+
+    // The long run; a burst of the other one now and then, so that both see
+    // the same machine.
+    let (mut on, mut theirs, mut cpu) = (Vec::new(), Vec::new(), Duration::ZERO);
+    let before = ours.next;
+    for burst in 0..slices / BURST {
+        let start = cpu_time();
+        on.push(ours.burst(BURST));
+        cpu += cpu_time() - start;
+        if burst % 5 == 0 {
+            theirs.push(PerfettoRecorder.burst(BURST));
+        }
+    }
+    let long_run = ours.next - before;
+    let bursts = on.iter().sum::<f64>() / on.len() as f64;
+
+    nano_trace::finish();
+    let status = nano_trace::status().expect("it was started");
+    assert_eq!(status.state, State::Finished);
+    let verified = verify(&status.file);
+
+    // Last, because its collector is a thread that would run beside ours.
+    fastrace::set_reporter(Discard, Config::default());
+    bench(&mut group, "fastrace", &mut Fastrace);
+    let fastrace = median(
+        (0..if measured { 500 } else { 5 })
+            .map(|_| Fastrace.burst(BURST))
+            .collect(),
+    );
+    group.finish();
+
+    let (on, theirs) = (median(on), median(theirs));
+    let cpu = cpu.as_nanos() as f64 / long_run as f64;
+    let bytes = status.bytes as f64 / ours.next as f64;
+    println!(
+        "\nmedians of bursts of {BURST} slices; {long_run} slices in the long run (mean {bursts:.1} ns)"
+    );
+    println!("{:<46}{:>10}   bar", "", "");
+    let mut held = true;
+    let mut row = |what: &str, value: f64, unit: &str, bar: Option<f64>| {
+        let verdict = match bar {
+            None => String::new(),
+            Some(bar) if value <= bar => format!("<= {bar:.1}"),
+            Some(bar) => {
+                held = false;
+                format!("<= {bar:.1}  MISSED")
+            }
+        };
+        println!("{what:<46}{value:>10.2} {unit:<6} {verdict}");
+    };
+    row("perfetto-recorder (fastant)", theirs, "ns", None);
+    row("fastrace", fastrace, "ns", None);
+    row("nano-trace, on", on, "ns", Some(theirs / 2.0));
+    row(
+        "nano-trace, on, to perfetto-recorder",
+        on / theirs,
+        "",
+        Some(0.5),
+    );
+    row("nano-trace, off", off, "ns", Some(2.0));
+    row("CPU a slice, writer included (aim: 150)", cpu, "ns", None);
+    row("bytes a slice in the file", bytes, "B", Some(60.0));
+    row("records dropped", status.drops as f64, "", Some(0.0));
+    let missing = ours.next.abs_diff(verified.unwrap_or_else(|why| {
+        println!("the file is broken: {why}");
+        0
+    }));
+    row("slices missing in the file", missing as f64, "", Some(0.0));
+    if held || !measured {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Records bursts.
+trait Recorder {
+    /// Records so many slices; returns the producer's ns a slice.
+    fn burst(&mut self, slices: u64) -> f64;
+}
+
+fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, recorder: &mut impl Recorder) {
+    group.bench_function(name, |bencher| {
+        bencher.iter_custom(|iterations| {
+            let mut left = iterations;
+            let mut total = 0.0;
+            while left > 0 {
+                let slices = left.min(BURST);
+                total += recorder.burst(slices) * slices as f64;
+                left -= slices;
+            }
+            Duration::from_nanos(total as u64)
+        });
+    });
+}
+
+fn timed(slices: u64, mut slice: impl FnMut(u64)) -> f64 {
+    let start = Instant::now();
+    for i in 0..slices {
+        slice(i);
+    }
+    start.elapsed().as_nanos() as f64 / slices as f64
+}
+
+struct Ours {
+    /// Number of the next slice.
+    next: u64,
+    on: bool,
+}
+
+impl Recorder for Ours {
+    fn burst(&mut self, slices: u64) -> f64 {
+        let first = self.next;
+        let ns = timed(slices, |i| {
+            drop(nano_trace::slice(
+                Event::Forward,
+                [black_box((first + i) % ARGS)],
+            ));
+        });
+        self.next += slices;
+        if self.on {
+            assert!(nano_trace::flush(), "{:?}", nano_trace::status());
+        }
+        ns
+    }
+}
+
+struct PerfettoRecorder;
+
+impl Recorder for PerfettoRecorder {
+    fn burst(&mut self, slices: u64) -> f64 {
+        use perfetto_recorder::{EVENTS_PER_ARG, EVENTS_PER_SPAN};
+        let events = slices as usize * (EVENTS_PER_SPAN + EVENTS_PER_ARG);
+        perfetto_recorder::current_thread_reserve(events);
+        let ns = timed(slices, |i| {
+            perfetto_recorder::scope!("forward", tokens = black_box(i % ARGS));
+        });
+        black_box(perfetto_recorder::ThreadTraceData::take_current_thread());
+        ns
+    }
+}
+
+struct Fastrace;
+
+impl Recorder for Fastrace {
+    fn burst(&mut self, slices: u64) -> f64 {
+        let root = fastrace::Span::root("burst", SpanContext::random());
+        let _parent = root.set_local_parent();
+        timed(slices, |i| {
+            // Its arguments are texts.
+            let tokens = || ("tokens", black_box(i % ARGS).to_string());
+            drop(LocalSpan::enter_with_local_parent("forward").with_property(tokens));
+        })
+    }
+}
+
+struct Discard;
+
+impl Reporter for Discard {
+    fn report(&mut self, _: Vec<SpanRecord>) {}
+}
+
+fn start(dir: &Path) {
+    let rings = Rings::create().expect("memory for the rings");
+    nano_trace::start(ProcessTrace {
+        dir: dir.to_owned(),
+        session: "auto".to_owned(),
+        role: "single".to_owned(),
+        run: 1,
+        max_bytes: 16 << 30,
+        rings: rings.fd().try_clone_to_owned().expect("a descriptor"),
+        facts: vec![],
+    })
+    .expect("nothing recorded before");
+}
+
+/// Counts the file's slices: each begins and ends before the next one, with
+/// its own argument, and time never runs backwards.
+fn verify(file: &Path) -> Result<u64, String> {
+    let source = Source::File(file.to_owned());
+    let mut packets = source.packets().map_err(|e| e.to_string())?;
+    let (mut begun, mut ended, mut last) = (0, 0, 0);
+    while let Some(packet) = packets.next_packet().map_err(|e| e.to_string())? {
+        let packet = packet.content;
+        let (ns, Some(Data::TrackEvent(event))) = (packet.timestamp(), packet.data) else {
+            continue;
+        };
+        if ns < last {
+            return Err(format!("time runs backwards after slice {begun}"));
+        }
+        last = ns;
+        match event.r#type() {
+            track_event::Type::SliceBegin => {
+                let value = event
+                    .debug_annotations
+                    .first()
+                    .and_then(|a| a.value.clone());
+                if begun != ended || value != Some(Value::Uint(begun % ARGS)) {
+                    return Err(format!("slice {begun}, after {ended} ends: {event:?}"));
+                }
+                begun += 1;
+            }
+            track_event::Type::SliceEnd => ended += 1,
+            _ => {}
+        }
+    }
+    match (packets.tail(), begun == ended) {
+        (Some(Tail::Whole), true) => Ok(begun),
+        (tail, _) => Err(format!("{begun} begins, {ended} ends, tail {tail:?}")),
+    }
+}
+
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+        .expect("Linux has this clock")
+        .into()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
