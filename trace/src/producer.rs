@@ -60,7 +60,7 @@ impl Producer {
     }
 
     /// Begins a slice; `false`: there was no room, and it must not be ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin<const N: usize>(
         &self,
         home: &impl Home,
@@ -80,7 +80,7 @@ impl Producer {
     }
 
     /// Ends the slice begun last; uses the room that its `begin` reserved.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end<const N: usize>(
         &self,
         home: &impl Home,
@@ -146,6 +146,7 @@ impl Producer {
     }
 
     #[cold]
+    #[inline(never)]
     fn find_room(&self, home: &impl Home, need: u64) -> bool {
         if self.phase.get() == Phase::Idle {
             self.claim(home);

@@ -41,11 +41,21 @@ thread_local! {
     static GIVE_BACK: GiveBack = const { GiveBack };
 }
 
+/// The calling thread's producer.
+#[inline(always)]
+fn producer<'a>() -> &'a Producer {
+    // A closure with anything in it would pass through memory.
+    let producer = PRODUCER.with(std::ptr::from_ref);
+    // SAFETY: PRODUCER has no destructor, so it lives until its thread has
+    // ended; callers use it at once, and it is not Sync, so no other thread gets it.
+    unsafe { &*producer }
+}
+
 struct GiveBack;
 
 impl Drop for GiveBack {
     fn drop(&mut self) {
-        PRODUCER.with(Producer::give_back);
+        producer().give_back();
     }
 }
 
@@ -92,15 +102,13 @@ impl Slice {
         if self.recording == 0 {
             return;
         }
-        PRODUCER.with(|producer| {
-            // A BEGIN of a session that is over gets no END in another one.
-            if RECORDING.load(Ordering::Relaxed) == self.recording {
-                let clock = clock(self.recording);
-                producer.end(&ThisProcess, clock, self.event, self.given, args);
-            } else {
-                producer.abandon();
-            }
-        });
+        // A BEGIN of a session that is over gets no END in another one.
+        if RECORDING.load(Ordering::Relaxed) == self.recording {
+            let clock = clock(self.recording);
+            producer().end(&ThisProcess, clock, self.event, self.given, args);
+        } else {
+            producer().abandon();
+        }
     }
 }
 
@@ -122,12 +130,8 @@ pub fn slice<const N: usize>(event: Event, args: [u64; N]) -> Slice {
 pub fn slice_with<const N: usize>(event: Event, args: [u64; N], flows: &[Flow]) -> Slice {
     const { assert!(N <= Event::MAX_ARGS) };
     let mut recording = RECORDING.load(Ordering::Relaxed);
-    if recording != 0 {
-        let begun = PRODUCER
-            .with(|producer| producer.begin(&ThisProcess, clock(recording), event, args, flows));
-        if !begun {
-            recording = 0;
-        }
+    if recording != 0 && !producer().begin(&ThisProcess, clock(recording), event, args, flows) {
+        recording = 0;
     }
     Slice {
         recording,
@@ -148,9 +152,8 @@ fn record<const N: usize>(
     const { assert!(N <= Event::MAX_ARGS) };
     let recording = RECORDING.load(Ordering::Relaxed);
     if recording != 0 {
-        PRODUCER.with(|producer| {
-            producer.record(&ThisProcess, clock(recording), what, trace_key, args, flows);
-        });
+        let clock = clock(recording);
+        producer().record(&ThisProcess, clock, what, trace_key, args, flows);
     }
 }
 
@@ -191,10 +194,8 @@ impl RequestTrack {
         let mut packed = [0; TEXT_WORDS];
         for (key, text) in texts {
             let words = pack_text(key, text, &mut packed);
-            PRODUCER.with(|producer| {
-                let (clock, packed) = (clock(recording), &packed[..words]);
-                producer.record_text(&ThisProcess, clock, self.trace_key, packed);
-            });
+            let (clock, packed) = (clock(recording), &packed[..words]);
+            producer().record_text(&ThisProcess, clock, self.trace_key, packed);
         }
     }
 
