@@ -174,7 +174,7 @@ impl<'r> Drain<'r> {
 
     /// Writes what is encoded, and gives its room in the rings back.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
-        self.file.append(&self.encoder.out)?;
+        self.file.append(self.encoder.out.packets())?;
         self.encoder.out.clear();
         let tails = self.readers.iter().map(|reader| reader.tail);
         self.rings.commit(self.file.len(), tails);

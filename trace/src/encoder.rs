@@ -14,7 +14,7 @@ use crate::entry::{Entry, Kind};
 use crate::event::TRACE_END_REASONS;
 use crate::identity::Identity;
 use crate::interning::{self, ArgIids, TextKeys};
-use crate::packet::{Arg, ArgValue, EventPacket};
+use crate::packet::{Arg, ArgValue, EventPacket, PacketBuffer};
 use crate::proto::track_event::Type;
 use crate::proto::{self, SequenceFlags, Trace, TracePacket, trace_packet::Data};
 use crate::request_tracks::RequestTracks;
@@ -55,7 +55,7 @@ pub(crate) struct Encoder {
     keys: TextKeys,
     flow_ids: Vec<u64>,
     /// Packets that are not in the file yet.
-    pub(crate) out: Vec<u8>,
+    pub(crate) out: PacketBuffer,
     /// Records encoded.
     pub(crate) events: u64,
     /// The newest time encoded.
@@ -90,7 +90,7 @@ impl Encoder {
             counters: 0,
             keys: TextKeys::default(),
             flow_ids: Vec::new(),
-            out: Vec::new(),
+            out: PacketBuffer::default(),
             events: 0,
             last_ns: 0,
             dropped: 0,
@@ -386,8 +386,7 @@ impl Encoder {
 
     fn append(&mut self, packet: TracePacket) {
         let packet = vec![packet];
-        // Cannot fail: a Vec has room for everything.
-        let _ = Trace { packet }.encode(&mut self.out);
+        self.out.extend(&Trace { packet }.encode_to_vec());
     }
 }
 
