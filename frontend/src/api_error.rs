@@ -121,6 +121,11 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// What was wrong, in words.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The body of the answer, or of the event that ends a stream.
     pub fn body(&self) -> Value {
         let kind = match self.status {
@@ -142,6 +147,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, axum::Json(self.body())).into_response();
+        // For the log.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {

@@ -242,7 +242,13 @@ impl App {
             }
         }
         let generation = admission.submit(sequences, head.arrived_ns);
-        Ok(TextStream::new(generation, count, options, model))
+        Ok(TextStream::new(
+            generation,
+            external_id.to_owned(),
+            prompts.iter().map(Prompt::len).sum(),
+            options,
+            model,
+        ))
     }
 
     /// Begins the track of a request, or of a further sequence of it.

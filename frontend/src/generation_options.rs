@@ -79,6 +79,12 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
+#[derive(Deserialize)]
+struct ResponseFormat {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
 impl GenerationOptions {
     /// Reads and checks the fields. `max_tokens` is the value of whatever field
     /// says so on this endpoint, `logprobs` likewise.
@@ -91,6 +97,7 @@ impl GenerationOptions {
         logprobs: Option<u32>,
         limits: Limits<'_>,
     ) -> Result<GenerationOptions, ApiError> {
+        response_format(fields)?;
         let stream = fields.flag("stream")?;
         let stream_options: Option<StreamOptions> = fields.get("stream_options")?;
         if stream_options.is_some() && !stream {
@@ -179,6 +186,21 @@ impl GenerationOptions {
             ));
         }
         Ok(max_tokens)
+    }
+}
+
+/// Only plain text, which is what absent means, too.
+fn response_format(fields: &Fields<'_>) -> Result<(), ApiError> {
+    const NAME: &str = "response_format";
+    match fields.get::<ResponseFormat>(NAME)? {
+        Some(format) if format.kind != "text" => Err(ApiError::invalid(
+            NAME,
+            format!(
+                "{NAME} of type {} is not supported by this server, only text is",
+                shortened(&format.kind)
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 

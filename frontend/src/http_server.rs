@@ -1,5 +1,6 @@
 //! Connections: how many, how long they may idle, how they end.
 
+use crate::stalled_writes::StalledWrites;
 use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
@@ -13,6 +14,8 @@ use tokio::task::JoinHandle;
 
 /// How long a connection may take for a request's head, or be idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may read nothing while something waits for it.
+const READ_PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that a client may leave unread before its stream waits; also bounds
 /// a request's head.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -78,6 +81,7 @@ async fn accept(
 async fn serve(stream: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
     // Each event goes out at once. Fails only on a socket that is gone.
     let _ = stream.set_nodelay(true);
+    let stream = StalledWrites::new(TokioIo::new(stream), READ_PATIENCE);
     let service =
         tower::ServiceExt::map_request(router, |request: hyper::Request<_>| request.map(Body::new));
     let mut connection = std::pin::pin!(
@@ -85,7 +89,7 @@ async fn serve(stream: TcpStream, router: Router, mut closed: watch::Receiver<bo
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(BUFFER_BYTES)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+            .serve_connection(stream, TowerToHyperService::new(service))
     );
     let result = tokio::select! {
         result = connection.as_mut() => result,

@@ -23,6 +23,7 @@ mod request_trace;
 mod routes;
 mod server;
 mod sse;
+mod stalled_writes;
 pub mod text;
 mod text_delta;
 mod usage;

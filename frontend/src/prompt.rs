@@ -5,7 +5,6 @@ use crate::fields::{Fields, wrong};
 use crate::text::TextModel;
 use nano_ipc::engine_info::EngineInfo;
 use nano_trace::Event;
-use serde::Deserialize;
 
 /// Prompts of one request at most.
 const MAX_PROMPTS: usize = 1024;
@@ -21,23 +20,34 @@ pub struct Prompt {
     token_ids: Vec<u32>,
 }
 
-/// A prompt as clients may write it.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of token ids")]
-enum OnePrompt {
-    Text(String),
-    TokenIds(Vec<u32>),
+/// The field `prompt`, by how it begins.
+enum PromptField {
+    Texts(Vec<String>),
+    TokenIds(Vec<Vec<u32>>),
 }
 
-/// The field `prompt` as clients may write it.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
-)]
-enum PromptField {
-    One(OnePrompt),
-    Many(Vec<OnePrompt>),
+impl PromptField {
+    /// Reads the one form that the first characters allow, so that a long list
+    /// of ids takes little more memory than the ids.
+    fn parse(json: &str) -> serde_json::Result<Option<PromptField>> {
+        let mut begin = json.bytes().filter(|byte| !byte.is_ascii_whitespace());
+        let texts = |texts| Some(PromptField::Texts(texts));
+        let token_ids = |ids| Some(PromptField::TokenIds(ids));
+        match (begin.next(), begin.next()) {
+            (Some(b'"'), _) => serde_json::from_str(json).map(|text| texts(vec![text])),
+            (Some(b'['), Some(b'"')) => serde_json::from_str(json).map(texts),
+            (Some(b'['), Some(b'[')) => serde_json::from_str(json).map(token_ids),
+            (Some(b'['), _) => serde_json::from_str(json).map(|ids| token_ids(vec![ids])),
+            _ => Ok(None),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            PromptField::Texts(texts) => texts.len(),
+            PromptField::TokenIds(lists) => lists.len(),
+        }
+    }
 }
 
 impl Prompt {
@@ -55,27 +65,28 @@ impl Prompt {
         let raw = fields
             .raw(NAME)
             .ok_or_else(|| ApiError::invalid(NAME, "prompt is required"))?;
-        let field = serde_json::from_str(raw.get()).map_err(|error| wrong(NAME, &error))?;
-        let prompts = match field {
-            PromptField::One(prompt) => vec![prompt],
-            PromptField::Many(prompts) => prompts,
-        };
-        if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
+        let field = PromptField::parse(raw.get())
+            .map_err(|error| wrong(NAME, &error))?
+            .ok_or_else(|| {
+                let forms = "a string, a list of strings, a list of token ids, or a list of such";
+                ApiError::invalid(NAME, format!("prompt must be {forms}"))
+            })?;
+        if field.len() > MAX_PROMPTS {
             return Err(ApiError::invalid(
                 NAME,
-                format!(
-                    "prompt must be 1 to {MAX_PROMPTS} prompts, it is {}",
-                    prompts.len()
-                ),
+                format!("prompt may be {MAX_PROMPTS} prompts, it is {}", field.len()),
             ));
         }
-        prompts
-            .into_iter()
-            .map(|prompt| match prompt {
-                OnePrompt::Text(text) => Prompt::from_text(NAME, text, add_special, model, info),
-                OnePrompt::TokenIds(ids) => Prompt::from_token_ids(NAME, ids, info),
-            })
-            .collect()
+        match field {
+            PromptField::Texts(texts) => texts
+                .into_iter()
+                .map(|text| Prompt::from_text(NAME, text, add_special, model, info))
+                .collect(),
+            PromptField::TokenIds(lists) => lists
+                .into_iter()
+                .map(|ids| Prompt::from_token_ids(NAME, ids, info))
+                .collect(),
+        }
     }
 
     /// Tokenizes a text, which came in the field `name`.

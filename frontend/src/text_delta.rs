@@ -1,10 +1,11 @@
 //! What the engine sent for a sequence, as text.
 
 use crate::api_error::ApiError;
-use crate::engine_client::{Arrival, Generation, Timings};
+use crate::engine_client::{Arrival, Ending, Generation, Timings};
 use crate::generation_options::GenerationOptions;
 use crate::text::{Detokenizer, StopMatcher, TextModel};
 use nano_ipc::engine_core_output::FinishReason;
+use nano_ipc::lifecycle::boottime_ns;
 use nano_ipc::model_runner_output::TokenLogprobs;
 use nano_trace::Event;
 use serde::Serialize;
@@ -66,8 +67,15 @@ struct SequenceText {
     num_tokens: u32,
 }
 
-/// The texts of one request's sequences, as they are generated.
+/// The texts of one request's sequences, as they are generated. When it is
+/// dropped, the request has ended, and the log gets its line.
 pub struct TextStream {
+    external_id: String,
+    prompt_tokens: u32,
+    /// Of the sequence that told last.
+    cached_tokens: u32,
+    timings: Timings,
+    output_tokens: usize,
     generation: Generation,
     sequences: Vec<SequenceText>,
     min_tokens: u32,
@@ -76,9 +84,11 @@ pub struct TextStream {
 
 impl TextStream {
     /// Follows `generation`, whose sequences all have these options.
+    /// `prompt_tokens`: of all prompts.
     pub fn new(
         generation: Generation,
-        sequences: usize,
+        external_id: String,
+        prompt_tokens: u32,
         options: &GenerationOptions,
         model: &TextModel,
     ) -> TextStream {
@@ -89,9 +99,15 @@ impl TextStream {
             )),
             num_tokens: 0,
         };
+        let sequences = generation.endings().map(|_| sequence()).collect();
         TextStream {
+            external_id,
+            prompt_tokens,
+            cached_tokens: 0,
+            timings: generation.timings(),
+            output_tokens: 0,
             generation,
-            sequences: std::iter::repeat_with(sequence).take(sequences).collect(),
+            sequences,
             min_tokens: options.sampling.min_tokens,
             client_stop_token_ids: options.client_stop_token_ids.clone(),
         }
@@ -120,6 +136,9 @@ impl TextStream {
             output,
             timings,
         } = arrival;
+        self.cached_tokens = output.num_cached_tokens;
+        self.timings = timings;
+        self.output_tokens += output.token_ids.len();
         let slice = nano_trace::slice(Event::Detokenize, [output.token_ids.len() as u64]);
         let end = match output.finish_reason {
             None => None,
@@ -161,6 +180,27 @@ impl TextStream {
         }
         drop(slice);
         Ok(delta)
+    }
+}
+
+impl Drop for TextStream {
+    fn drop(&mut self) {
+        let endings = self.generation.endings();
+        let mut endings: Vec<&str> = endings.map(|e| e.unwrap_or(Ending::Abort).name()).collect();
+        endings.dedup();
+        let first_token = match self.timings.time_to_first_token_seconds() {
+            Some(seconds) => format!(", the first after {seconds:.3} s"),
+            None => String::new(),
+        };
+        log::info!(
+            "{}: {} prompt tokens ({} cached), {} generated{first_token}, {} after {:.3} s",
+            self.external_id,
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.output_tokens,
+            endings.join(" and "),
+            boottime_ns().saturating_sub(self.timings.arrived_ns) as f64 / 1e9,
+        );
     }
 }
 

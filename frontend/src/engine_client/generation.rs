@@ -1,8 +1,8 @@
 //! The handle of one request's sequences in the engine.
 
-use super::Command;
 use super::inbox::{Arrival, Inbox};
 use super::router::Ending;
+use super::{Command, Timings};
 use crate::request_trace::SequenceTrace;
 use nano_ipc::engine_core_request::RequestId;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub(super) struct OpenSequence {
 pub struct Generation {
     pub(super) sequences: Vec<OpenSequence>,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) arrived_ns: u64,
     pub(super) commands: UnboundedSender<Command>,
 }
 
@@ -37,6 +38,19 @@ impl Generation {
             if !arrivals.is_empty() {
                 return arrivals;
             }
+        }
+    }
+
+    /// How each sequence ended; `None` for those that still run.
+    pub fn endings(&self) -> impl Iterator<Item = Option<Ending>> {
+        self.sequences.iter().map(|sequence| sequence.ending)
+    }
+
+    /// Moments before anything came.
+    pub fn timings(&self) -> Timings {
+        Timings {
+            arrived_ns: self.arrived_ns,
+            ..Timings::default()
         }
     }
 

@@ -4,6 +4,8 @@ mod connection_task;
 mod generation;
 mod inbox;
 mod router;
+#[cfg(test)]
+mod tests;
 mod timings;
 
 pub use generation::Generation;
@@ -242,6 +244,7 @@ impl Admission {
         Generation {
             sequences: open,
             inbox,
+            arrived_ns,
             commands: self.commands,
         }
     }

@@ -12,7 +12,8 @@ const MAX_MESSAGES: usize = 16384;
 /// Messages of a chat, and how they become a prompt's text.
 ///
 /// Holds: at least one message; each is an object with a `role`, and its
-/// `content` is absent, `null`, a text, or a list of text parts.
+/// `content` is absent, `null` or a text. Parts that are all text have become
+/// one text, a line each, because templates of text models know no parts.
 #[derive(Clone, Debug)]
 pub struct Conversation {
     messages: Vec<Value>,
@@ -26,7 +27,7 @@ impl Conversation {
     /// Names the message and what is wrong with it.
     pub fn from_fields(fields: &Fields<'_>) -> Result<Conversation, ApiError> {
         const NAME: &str = "messages";
-        let messages: Vec<Value> = fields
+        let mut messages: Vec<Value> = fields
             .get(NAME)?
             .ok_or_else(|| ApiError::invalid(NAME, "messages is required"))?;
         if messages.is_empty() || messages.len() > MAX_MESSAGES {
@@ -38,7 +39,7 @@ impl Conversation {
                 ),
             ));
         }
-        for (at, message) in messages.iter().enumerate() {
+        for (at, message) in messages.iter_mut().enumerate() {
             check_message(message).map_err(|(field, reason)| {
                 let place = format!("messages[{at}]{field}");
                 ApiError::invalid(place.clone(), format!("{place}: {reason}"))
@@ -84,11 +85,7 @@ impl Conversation {
         if last["role"] != self.answers_role() {
             return String::new();
         }
-        match &last["content"] {
-            Value::String(text) => text.clone(),
-            Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect(),
-            _ => String::new(),
-        }
+        last["content"].as_str().unwrap_or_default().to_owned()
     }
 
     /// The role that speaks next: the last message's own where it is continued.
@@ -104,7 +101,7 @@ impl Conversation {
 /// The field within the message that is wrong, and why.
 type MessageError = (String, String);
 
-fn check_message(message: &Value) -> Result<(), MessageError> {
+fn check_message(message: &mut Value) -> Result<(), MessageError> {
     let Value::Object(message) = message else {
         return Err((String::new(), "a message must be an object".to_owned()));
     };
@@ -117,26 +114,32 @@ fn check_message(message: &Value) -> Result<(), MessageError> {
             ));
         }
     }
-    match message.get("content") {
+    match message.get_mut("content") {
         None | Some(Value::Null | Value::String(_)) => Ok(()),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .enumerate()
-            .try_for_each(|(at, part)| check_part(part, at)),
-        Some(_) => Err((
-            ".content".to_owned(),
-            "must be a text or a list of parts".to_owned(),
-        )),
+        Some(content) => {
+            let Value::Array(parts) = content else {
+                return Err((
+                    ".content".to_owned(),
+                    "must be a text or a list of parts".to_owned(),
+                ));
+            };
+            let texts: Vec<&str> = parts
+                .iter()
+                .enumerate()
+                .map(|(at, part)| part_text(part, at))
+                .collect::<Result<_, _>>()?;
+            *content = texts.join("\n").into();
+            Ok(())
+        }
     }
 }
 
-fn check_part(part: &Value, at: usize) -> Result<(), MessageError> {
+fn part_text(part: &Value, at: usize) -> Result<&str, MessageError> {
     let place = |field: &str| format!(".content[{at}]{field}");
-    match part.get("type").and_then(Value::as_str) {
-        Some("text") => match part.get("text") {
-            Some(Value::String(_)) => Ok(()),
-            _ => Err((place(".text"), "must be a text".to_owned())),
-        },
+    match part["type"].as_str() {
+        Some("text") => part["text"]
+            .as_str()
+            .ok_or_else(|| (place(".text"), "must be a text".to_owned())),
         Some(kind) => Err((
             place(".type"),
             format!(

@@ -21,6 +21,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use nano_ipc::lifecycle::boottime_ns;
+use nano_ipc::logging::one_line;
 use std::sync::Arc;
 
 /// All paths.
@@ -59,6 +60,10 @@ async fn frame(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     request.extensions_mut().insert(head.clone());
     let mut response = next.run(request).await;
+    if let Some(error) = response.extensions().get::<ApiError>() {
+        let message = one_line(error.message());
+        log::info!("{}: {route}: {}: {message}", head.id, response.status());
+    }
     head.answer(response.headers_mut());
     app.metrics.http_request(&route, response.status().as_u16());
     response

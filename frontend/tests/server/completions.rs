@@ -288,15 +288,18 @@ fn a_failed_sequence_is_an_error_with_a_status_before_text_and_an_event_after() 
         (500, &json!("no luck"))
     );
 
+    let (saw_first, first_seen) = std::sync::mpsc::channel();
     let client = std::thread::spawn(move || {
         let mut response = post(addr, PATH, &body);
         let first = response.event_json();
+        saw_first.send(()).expect("the test waits");
         let second = response.event_json();
         assert_eq!(response.event(), None, "the error ends the stream");
         (first, second)
     });
     let request = core.next_add();
     core.tokens(request.id, &ids("abc"), None);
+    first_seen.recv().expect("the first event");
     core.tokens(
         request.id,
         &[],

@@ -1,7 +1,7 @@
 //! From a body to a [`ChatCompletionRequest`].
 
 use super::types::ChatCompletionRequest;
-use crate::api_error::{ApiError, shortened};
+use crate::api_error::ApiError;
 use crate::app::App;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
@@ -10,7 +10,6 @@ use crate::routes::conversation::Conversation;
 use crate::text::TextModel;
 use nano_ipc::engine_info::EngineInfo;
 use nano_trace::Event;
-use serde::Deserialize;
 
 /// Fields that this server knows of and does not support, with the values
 /// that ask for nothing.
@@ -30,12 +29,6 @@ const UNSUPPORTED: &[(&str, &[&str])] = &[
     ("use_beam_search", &["false"]),
 ];
 
-#[derive(Deserialize)]
-struct ResponseFormat {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 impl ChatCompletionRequest {
     /// Reads a body.
     ///
@@ -53,7 +46,6 @@ impl ChatCompletionRequest {
         for (name, harmless) in UNSUPPORTED {
             fields.unsupported(name, harmless)?;
         }
-        response_format(&fields)?;
         tool_choice(&fields)?;
         let limits = Limits {
             info,
@@ -99,20 +91,6 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
             "top_logprobs",
             "top_logprobs is only allowed when logprobs is true",
         )),
-    }
-}
-
-fn response_format(fields: &Fields<'_>) -> Result<(), ApiError> {
-    const NAME: &str = "response_format";
-    match fields.get::<ResponseFormat>(NAME)? {
-        Some(format) if format.kind != "text" => Err(ApiError::invalid(
-            NAME,
-            format!(
-                "{NAME} of type {} is not supported by this server, only text is",
-                shortened(&format.kind)
-            ),
-        )),
-        _ => Ok(()),
     }
 }
 

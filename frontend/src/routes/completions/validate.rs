@@ -29,10 +29,6 @@ impl CompletionRequest {
         app.check_model(fields.get::<String>("model")?.as_deref())?;
         fields.unsupported("suffix", &["\"\""])?;
         fields.unsupported("best_of", &["1"])?;
-        fields.unsupported(
-            "response_format",
-            &[r#"{"type":"text"}"#, r#"{"type": "text"}"#],
-        )?;
         fields.unsupported("prompt_embeds", &[])?;
         let echo = fields.flag("echo")?;
         let asked: Option<u32> = fields.number("max_tokens", 0..=u32::MAX)?;

@@ -57,7 +57,7 @@ pub fn send(
 impl Response {
     pub fn read(stream: TcpStream) -> Response {
         let mut reader = BufReader::new(stream);
-        let mut line = |reader: &mut BufReader<TcpStream>| {
+        let line = |reader: &mut BufReader<TcpStream>| {
             let mut line = String::new();
             reader.read_line(&mut line).expect("the server answers");
             line.trim_end().to_owned()

@@ -3,7 +3,7 @@
 mod client;
 mod core_double;
 
-pub use client::{Response, get, post, request};
+pub use client::{Response, get, post, request, send};
 pub use core_double::{CoreDouble, output};
 
 use nano_frontend::FrontendError;
@@ -14,7 +14,8 @@ use nano_ipc::engine_info::{EngineInfo, ModelRunnerInfo};
 use nano_ipc::lifecycle::{Lifecycle, Shutdown};
 use nano_ipc::to_launcher::ToLauncher;
 use nano_model::ModelSource;
-use std::net::{SocketAddr, TcpListener};
+use serde_json::Value;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -128,6 +129,11 @@ impl Server {
         let thread = self.thread.take().expect("joined once");
         thread.join().expect("no panic")
     }
+}
+
+/// Posts JSON and reads nothing.
+pub fn client_send(addr: SocketAddr, path: &str, body: &Value) -> TcpStream {
+    send(addr, "POST", path, &[], body.to_string().as_bytes())
 }
 
 /// The server's random word.
