@@ -1,7 +1,7 @@
 //! One Unix-socket connection of an async process.
 
 use crate::connection::{Connection, ConnectionError};
-use crate::frame::{self, FrameBuffer};
+use crate::frame::{self, FrameBuffer, KEPT_BYTES};
 use interprocess::local_socket::tokio::Stream;
 use nix::errno::Errno;
 use serde::{Serialize, de::DeserializeOwned};
@@ -66,6 +66,7 @@ impl AsyncReceiver {
     ///
     /// # Errors
     /// When the peer sent what is no message of this type.
+    #[expect(clippy::should_implement_trait, reason = "the caller names the type")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ConnectionError> {
         Ok(self.incoming.next()?)
     }
@@ -122,6 +123,8 @@ impl AsyncSender {
             }
         }
         self.outgoing.clear();
+        // One long message must not hold its memory for ever.
+        self.outgoing.shrink_to(KEPT_BYTES);
         self.sent = 0;
         Ok(())
     }
