@@ -1,0 +1,243 @@
+//! Prefill and decode of the default model beside candle's own
+//! `quantized_llama`, on the same file, in the same run, taking turns.
+//!
+//! Prints tokens a second of both and their ratio, and exits with 1 when a
+//! ratio is below its floor.
+
+use candle_core::quantized::gguf_file;
+use candle_core::{Device, Tensor};
+use candle_transformers::models::quantized_llama::ModelWeights;
+use nano_ipc::config::{DeviceKind, Dtype, WorkerConfig};
+use nano_ipc::lifecycle::Lifecycle;
+use nano_ipc::sampling_params::SamplingParams;
+use nano_ipc::scheduler_output::{
+    BlockId, NewSequence, ScheduledSequence, SchedulerOutput, SequenceId, StepId,
+};
+use nano_worker::backend::CpuOps;
+use nano_worker::kernels::Pool;
+use nano_worker::load::load_model;
+use nano_worker::model_runner::ModelRunner;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PROMPT: usize = 512;
+const DECODE: usize = 64;
+const BLOCK_SIZE: usize = 16;
+/// Turns of each side; the median counts.
+const ROUNDS: usize = 5;
+const PREFILL_FLOOR: f64 = 1.9;
+const DECODE_FLOOR: f64 = 1.2;
+
+/// One side of the comparison: prefills a prompt, then decodes greedily.
+trait Side {
+    fn prefill(&mut self, prompt: &[u32]) -> u32;
+    /// The token after `token_id`, which stands at `position`.
+    fn decode(&mut self, token_id: u32, position: usize) -> u32;
+}
+
+struct Candle {
+    model: ModelWeights,
+}
+
+impl Candle {
+    fn open(path: &Path) -> Candle {
+        let mut file = std::fs::File::open(path).expect("model opens");
+        let content = gguf_file::Content::read(&mut file).expect("a GGUF file");
+        let model = ModelWeights::from_gguf(content, &mut file, &Device::Cpu).expect("loads");
+        Candle { model }
+    }
+
+    fn step(&mut self, token_ids: &[u32], position: usize) -> u32 {
+        let input = Tensor::new(token_ids, &Device::Cpu).and_then(|input| input.unsqueeze(0));
+        let logits = input.and_then(|input| self.model.forward(&input, position));
+        logits
+            .and_then(|logits| logits.flatten_all()?.argmax(0)?.to_scalar())
+            .expect("forward")
+    }
+}
+
+impl Side for Candle {
+    fn prefill(&mut self, prompt: &[u32]) -> u32 {
+        self.step(prompt, 0)
+    }
+
+    fn decode(&mut self, token_id: u32, position: usize) -> u32 {
+        self.step(&[token_id], position)
+    }
+}
+
+/// The runner as it serves: plans in, tokens out.
+struct Ours {
+    runner: ModelRunner<CpuOps>,
+    step: u64,
+    sequence: u64,
+}
+
+impl Ours {
+    fn open(path: &Path) -> Ours {
+        let config = WorkerConfig {
+            model: path.to_owned(),
+            rank: 0,
+            world_size: 1,
+            engine_socket: PathBuf::new(),
+            dtype: Dtype::Auto,
+            device: DeviceKind::Cpu,
+            block_size: BLOCK_SIZE as u32,
+            num_kv_blocks: Some((PROMPT + DECODE).div_ceil(BLOCK_SIZE) as u32),
+            kv_cache_memory_bytes: 0,
+            max_model_len: None,
+            max_num_seqs: 1,
+            max_num_batched_tokens: PROMPT as u32,
+            threads: None,
+        };
+        let lifecycle = Lifecycle::new(|_| ()).expect("eventfd");
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = Arc::new(Pool::new(threads).expect("threads"));
+        let ops = CpuOps::new(config.dtype, Arc::clone(&pool));
+        let loaded = load_model(ops, &config, &lifecycle).expect("model loads");
+        Ours {
+            runner: ModelRunner::new(loaded.ops, loaded.model, loaded.limits, pool).expect("room"),
+            step: 0,
+            sequence: 0,
+        }
+    }
+
+    fn run(&mut self, mut plan: SchedulerOutput, num_tokens: usize) -> u32 {
+        self.step += 1;
+        plan.step_id = StepId(self.step);
+        plan.scheduled.push(ScheduledSequence {
+            id: SequenceId(self.sequence),
+            num_tokens: num_tokens as u32,
+            new_block_ids: vec![],
+        });
+        let output = self.runner.execute(&plan).expect("a good plan");
+        output.sampled[0].token_id
+    }
+}
+
+impl Side for Ours {
+    fn prefill(&mut self, prompt: &[u32]) -> u32 {
+        let finished = vec![SequenceId(self.sequence)];
+        self.sequence += 1;
+        let blocks = (PROMPT + DECODE).div_ceil(BLOCK_SIZE) as u32;
+        let new = NewSequence {
+            id: SequenceId(self.sequence),
+            trace_key: 0,
+            token_ids: prompt.to_vec(),
+            num_prompt_tokens: prompt.len() as u32,
+            num_computed_tokens: 0,
+            block_ids: (0..blocks).map(BlockId).collect(),
+            sampling: greedy(),
+        };
+        let plan = SchedulerOutput {
+            finished,
+            new: vec![new],
+            ..Default::default()
+        };
+        self.run(plan, prompt.len())
+    }
+
+    fn decode(&mut self, _token_id: u32, _position: usize) -> u32 {
+        // The runner knows the token: it sampled it.
+        self.run(SchedulerOutput::default(), 1)
+    }
+}
+
+fn greedy() -> SamplingParams {
+    SamplingParams {
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        seed: 0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        repetition_penalty: 1.0,
+        logit_bias: vec![],
+        logprobs: None,
+        prompt_logprobs: None,
+        min_tokens: 0,
+        stop_token_ids: vec![],
+    }
+}
+
+/// Times of one turn.
+fn turn(side: &mut dyn Side, prompt: &[u32]) -> (Duration, Duration) {
+    let start = Instant::now();
+    let mut token_id = side.prefill(prompt);
+    let prefill = start.elapsed();
+    let start = Instant::now();
+    for step in 0..DECODE {
+        token_id = side.decode(token_id, prompt.len() + step);
+    }
+    (prefill, start.elapsed())
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort();
+    times[times.len() / 2].as_secs_f64()
+}
+
+/// Prints one line; whether the floor is met.
+fn report(
+    what: &str,
+    tokens: usize,
+    ours: Vec<Duration>,
+    candle: Vec<Duration>,
+    floor: f64,
+) -> bool {
+    let (ours, candle) = (tokens as f64 / median(ours), tokens as f64 / median(candle));
+    let ratio = ours / candle;
+    let verdict = if ratio >= floor { "ok" } else { "BELOW" };
+    println!(
+        "{what:8} {ours:8.1} tokens/s, candle {candle:8.1} tokens/s, ratio {ratio:5.2} (floor {floor}) {verdict}"
+    );
+    ratio >= floor
+}
+
+fn main() -> ExitCode {
+    let path = std::env::var_os("NANO_TEST_MODEL")
+        .map(PathBuf::from)
+        .or_else(nano_model::default_model_path)
+        .expect("NANO_TEST_MODEL, or a home directory");
+    if !path.is_file() {
+        eprintln!(
+            "{} is missing: scripts/test fetches it, or set NANO_TEST_MODEL",
+            path.display()
+        );
+        return ExitCode::from(2);
+    }
+    // Any ids will do: work does not depend on them.
+    let prompt: Vec<u32> = (0..PROMPT as u32)
+        .map(|i| 1000 + i * 7919 % 40_000)
+        .collect();
+    let (mut ours, mut candle) = (Ours::open(&path), Candle::open(&path));
+    turn(&mut ours, &prompt);
+    turn(&mut candle, &prompt);
+    let mut times: [Vec<Duration>; 4] = Default::default();
+    for _ in 0..ROUNDS {
+        let (our_prefill, our_decode) = turn(&mut ours, &prompt);
+        let (prefill, decode) = turn(&mut candle, &prompt);
+        for (list, time) in times
+            .iter_mut()
+            .zip([our_prefill, prefill, our_decode, decode])
+        {
+            list.push(time);
+        }
+    }
+    let [our_prefill, prefill, our_decode, decode] = times;
+    println!(
+        "{} on {} threads",
+        path.display(),
+        std::thread::available_parallelism().map_or(1, usize::from)
+    );
+    let prefill = report("prefill", PROMPT, our_prefill, prefill, PREFILL_FLOOR);
+    let decode = report("decode", DECODE, our_decode, decode, DECODE_FLOOR);
+    if prefill && decode {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

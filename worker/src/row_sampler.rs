@@ -1,0 +1,131 @@
+//! What comes of rows of logits, computed on all threads.
+
+use crate::kernels::Pool;
+use crate::sampling::{Sampler, token_logprobs};
+use crate::sequence::{SequenceState, SequenceStates};
+use nano_ipc::model_runner_output::{ModelRunnerOutput, SampledToken, TokenLogprobs};
+use nano_ipc::scheduler_output::SequenceId;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What one row's logits are for.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted {
+    /// The sequence's next token.
+    Token,
+    /// The log-probability of this token of its prompt.
+    PromptLogprob(u32),
+}
+
+/// A row whose logits are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct LogitsRow {
+    /// Its index in the batch.
+    pub row: usize,
+    /// Its sequence.
+    pub id: SequenceId,
+    /// What its logits are for.
+    pub wanted: Wanted,
+}
+
+/// What came of a row's logits.
+enum RowResult {
+    Token(SampledToken),
+    PromptLogprob(TokenLogprobs),
+    Failed(String),
+}
+
+/// Samples rows side by side.
+pub struct RowSampler {
+    pool: Arc<Pool>,
+    /// One for each thread of the pool.
+    lanes: Vec<Mutex<Lane>>,
+}
+
+/// A share of the rows, taken by one thread at a time: nobody waits for a lock.
+#[derive(Default)]
+struct Lane {
+    sampler: Sampler,
+    results: Vec<(SequenceId, RowResult)>,
+}
+
+impl RowSampler {
+    /// Samples on the threads of `pool`.
+    pub fn new(pool: Arc<Pool>) -> RowSampler {
+        RowSampler {
+            lanes: (0..pool.threads()).map(|_| Mutex::default()).collect(),
+            pool,
+        }
+    }
+
+    /// Adds to `output` what comes of `rows`, in their order. `logits` has as
+    /// many rows, of the vocabulary's size.
+    pub fn sample(
+        &self,
+        states: &SequenceStates,
+        rows: &[LogitsRow],
+        logits: &[f32],
+        output: &mut ModelRunnerOutput,
+    ) {
+        let vocab_size = states.limits().vocab_size;
+        let each = rows.len().div_ceil(self.lanes.len()).max(1);
+        self.pool.run(rows.len().div_ceil(each), |share| {
+            let mut lane = lock(&self.lanes[share]);
+            let end = rows.len().min((share + 1) * each);
+            for index in share * each..end {
+                let logits = &logits[index * vocab_size..(index + 1) * vocab_size];
+                let row = &rows[index];
+                if let Some(state) = states.get(row.id) {
+                    let result = result(&mut lane.sampler, state, row, logits);
+                    lane.results.push((row.id, result));
+                }
+            }
+        });
+        for lane in &self.lanes {
+            for (id, result) in lock(lane).results.drain(..) {
+                add(output, id, result);
+            }
+        }
+    }
+}
+
+/// A panic leaves a lane whose scratch is as good as any: it is refilled.
+fn lock(lane: &Mutex<Lane>) -> MutexGuard<'_, Lane> {
+    lane.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn result(
+    sampler: &mut Sampler,
+    state: &SequenceState,
+    row: &LogitsRow,
+    logits: &[f32],
+) -> RowResult {
+    let params = &state.sampling;
+    match row.wanted {
+        Wanted::PromptLogprob(token_id) => {
+            let num_top = params.prompt_logprobs.unwrap_or(0);
+            RowResult::PromptLogprob(token_logprobs(logits, token_id, num_top))
+        }
+        Wanted::Token => match sampler.sample(logits, state) {
+            Ok(token_id) => RowResult::Token(SampledToken {
+                id: row.id,
+                token_id,
+                logprobs: params
+                    .logprobs
+                    .map(|num_top| token_logprobs(logits, token_id, num_top)),
+            }),
+            Err(error) => RowResult::Failed(error.to_string()),
+        },
+    }
+}
+
+fn add(output: &mut ModelRunnerOutput, id: SequenceId, result: RowResult) {
+    match result {
+        RowResult::Token(sampled) => output.sampled.push(sampled),
+        RowResult::Failed(reason) => output.failed.push((id, reason)),
+        // Rows of a sequence follow each other.
+        RowResult::PromptLogprob(logprobs) => match output.prompt_logprobs.last_mut() {
+            Some((last, list)) if *last == id => list.push(logprobs),
+            _ => output.prompt_logprobs.push((id, vec![logprobs])),
+        },
+    }
+}

@@ -1,0 +1,306 @@
+//! The worker's loop: from the socket to the runner and back.
+
+use crate::backend::{CpuOps, CudaOps};
+use crate::error::{LoadError, WorkerError};
+use crate::kernels::Pool;
+use crate::load::{LoadedModel, load_model};
+use crate::model_runner::ModelRunner;
+use crate::ops::Ops;
+use crate::sequence::PlanLimits;
+use nano_ipc::config::{DeviceKind, WorkerConfig};
+use nano_ipc::connection::{Connection, ConnectionError};
+use nano_ipc::lifecycle::Lifecycle;
+use nano_ipc::role::Role;
+use nano_ipc::scheduler_output::SchedulerOutput;
+use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore};
+use nano_ipc::to_worker::ToWorker;
+use nano_trace::{Event, Flow, counter, slice, slice_with};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::any::Any;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Serves plans of the core until it is gone or the process is told to end.
+/// `run` is the random word of the server's start.
+///
+/// # Errors
+/// When the worker cannot go on; the core was told so, as far as it listens.
+pub fn run(
+    config: &WorkerConfig,
+    mut connection: Connection,
+    run: u64,
+    lifecycle: &Lifecycle,
+) -> Result<(), WorkerError> {
+    let result = start(config, &mut connection, run, lifecycle);
+    match result {
+        // To be told to end, or to lose the core, is how a worker ends.
+        Err(
+            WorkerError::Load(LoadError::Shutdown)
+            | WorkerError::Connection(ConnectionError::Closed),
+        ) => Ok(()),
+        Err(error) => {
+            // The core may be gone, too: the error itself goes to the launcher.
+            let _ = connection.send(&ToCore::Fatal(error.to_string()));
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn start(
+    config: &WorkerConfig,
+    connection: &mut Connection,
+    run: u64,
+    lifecycle: &Lifecycle,
+) -> Result<(), WorkerError> {
+    lifecycle.busy(0);
+    let pool = thread_pool(config.threads)?;
+    connection.send(&ToCore::Hello(Hello {
+        protocol_version: PROTOCOL_VERSION,
+        role: Role::Worker { rank: config.rank },
+        run,
+    }))?;
+    match config.device {
+        DeviceKind::Cpu => {
+            let ops = CpuOps::new(config.dtype, Arc::clone(&pool));
+            serve(ops, pool, config, connection, lifecycle)
+        }
+        DeviceKind::Cuda => {
+            let ops = CudaOps::new().map_err(LoadError::from)?;
+            serve(ops, pool, config, connection, lifecycle)
+        }
+    }
+}
+
+/// Threads that compute and sample, the current one among them.
+fn thread_pool(threads: Option<u32>) -> Result<Arc<Pool>, WorkerError> {
+    let threads = match threads {
+        Some(threads) => threads as usize,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    Pool::new(threads)
+        .map(Arc::new)
+        .map_err(|error| WorkerError::System {
+            what: "cannot start the threads that compute",
+            error,
+        })
+}
+
+fn serve<B: Ops>(
+    ops: B,
+    pool: Arc<Pool>,
+    config: &WorkerConfig,
+    connection: &mut Connection,
+    lifecycle: &Lifecycle,
+) -> Result<(), WorkerError> {
+    let Some(mut runner) = load(ops, pool, config, connection, lifecycle)? else {
+        return Ok(());
+    };
+    let mut resident = ResidentMemory::default();
+    loop {
+        lifecycle.idle();
+        if !wait_for_bytes(connection, lifecycle)? {
+            return Ok(());
+        }
+        let step_id = runner.states().next_step();
+        lifecycle.busy(step_id);
+        let step = slice_with(
+            Event::WorkerStep,
+            [],
+            &[Flow::step_to_rank(step_id, config.rank)],
+        );
+        let Some(plan) = receive_plan(connection, lifecycle)? else {
+            return Ok(());
+        };
+        let output = guarded(step_id, || runner.execute(&plan))?;
+        let send = slice_with(
+            Event::WorkerSend,
+            [],
+            &[Flow::rank_to_core(step_id, config.rank)],
+        );
+        let bytes = connection.send(&ToCore::StepDone(output))?;
+        send.end([bytes as u64]);
+        step.end([
+            step_id,
+            plan.scheduled.iter().map(|s| u64::from(s.num_tokens)).sum(),
+            plan.scheduled.len() as u64,
+        ]);
+        resident.count();
+    }
+}
+
+/// Loads, reports to the core, and allocates the cache that it asks for.
+/// `None` when the worker is to end.
+fn load<B: Ops>(
+    ops: B,
+    pool: Arc<Pool>,
+    config: &WorkerConfig,
+    connection: &mut Connection,
+    lifecycle: &Lifecycle,
+) -> Result<Option<ModelRunner<B>>, WorkerError> {
+    let _slice = slice(Event::Load, []);
+    let LoadedModel {
+        ops,
+        model,
+        loaded,
+        limits,
+    } = load_model(ops, config, lifecycle)?;
+    connection.send(&ToCore::Loaded(loaded))?;
+    lifecycle.idle();
+    let num_kv_blocks = loop {
+        match connection.next()? {
+            Some(ToWorker::AllocateKvCache { num_kv_blocks }) => break num_kv_blocks as usize,
+            Some(ToWorker::Step(_)) => {
+                return Err(WorkerError::Protocol("a plan before AllocateKvCache"));
+            }
+            None if !wait_for_more_bytes(connection, lifecycle)? => return Ok(None),
+            None => {}
+        }
+    };
+    if num_kv_blocks == 0 || num_kv_blocks > limits.num_kv_blocks {
+        return Err(WorkerError::Protocol(
+            "AllocateKvCache for no block, or for more than were reported",
+        ));
+    }
+    lifecycle.busy(0);
+    let limits = PlanLimits {
+        num_kv_blocks,
+        ..limits
+    };
+    let bytes = ops.kv_cache_bytes(model.kv_cache_shape(num_kv_blocks, limits.block_size));
+    let kv_cache_slice = slice(Event::LoadKvCache, [num_kv_blocks as u64, bytes]);
+    let runner = ModelRunner::new(ops, model, limits, pool).map_err(LoadError::from)?;
+    drop(kv_cache_slice);
+    Ok(Some(runner))
+}
+
+/// Takes the plan whose first bytes have come. `None` when the worker is to end.
+fn receive_plan(
+    connection: &mut Connection,
+    lifecycle: &Lifecycle,
+) -> Result<Option<SchedulerOutput>, WorkerError> {
+    let receive = slice(Event::WorkerReceive, []);
+    loop {
+        let buffered = connection.buffered();
+        match connection.next()? {
+            Some(ToWorker::Step(plan)) => {
+                receive.end([(buffered - connection.buffered()) as u64]);
+                return Ok(Some(plan));
+            }
+            Some(ToWorker::AllocateKvCache { .. }) => {
+                return Err(WorkerError::Protocol("AllocateKvCache twice"));
+            }
+            None if !wait_for_more_bytes(connection, lifecycle)? => return Ok(None),
+            None => {}
+        }
+    }
+}
+
+/// Waits until some bytes of the core lie in the buffer. `false` when the worker
+/// is to end.
+fn wait_for_bytes(connection: &mut Connection, lifecycle: &Lifecycle) -> Result<bool, WorkerError> {
+    if connection.buffered() > 0 {
+        return Ok(lifecycle.shutdown().is_none());
+    }
+    wait_for_more_bytes(connection, lifecycle)
+}
+
+/// Waits until more bytes of the core have come. `false` when the worker is to end.
+fn wait_for_more_bytes(
+    connection: &mut Connection,
+    lifecycle: &Lifecycle,
+) -> Result<bool, WorkerError> {
+    let buffered = connection.buffered();
+    while connection.buffered() == buffered {
+        let mut fds = [
+            PollFd::new(connection.as_fd(), PollFlags::POLLIN),
+            PollFd::new(lifecycle.shutdown_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => {
+                return Err(WorkerError::System {
+                    what: "cannot wait for the core",
+                    error: errno.into(),
+                });
+            }
+        }
+        if lifecycle.shutdown().is_some() {
+            return Ok(false);
+        }
+        connection.fill()?;
+    }
+    Ok(true)
+}
+
+/// Runs a step; a panic in it is an error like others. What the step left half
+/// done is not used again: the worker ends.
+fn guarded<T>(
+    step_id: u64,
+    step: impl FnOnce() -> Result<T, WorkerError>,
+) -> Result<T, WorkerError> {
+    catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+        Err(WorkerError::Panic {
+            step_id,
+            message: panic_message(&*panic),
+        })
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    message.unwrap_or_else(|| "no message".to_owned())
+}
+
+/// Records the process's resident memory, seldom: reading it is a system call.
+#[derive(Default)]
+struct ResidentMemory {
+    counted: Option<Instant>,
+}
+
+impl ResidentMemory {
+    const INTERVAL: Duration = Duration::from_millis(250);
+
+    fn count(&mut self) {
+        if self.counted.is_some_and(|at| at.elapsed() < Self::INTERVAL) {
+            return;
+        }
+        self.counted = Some(Instant::now());
+        if let Some(bytes) = resident_bytes() {
+            counter(Event::ResidentBytes, bytes);
+        }
+    }
+}
+
+/// Second field of `/proc/self/statm`, in pages (proc(5)).
+fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    let page_size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    Some(pages * page_size as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_a_step_is_an_error_that_says_what() {
+        let error = guarded::<()>(7, || panic!("index {} out of bounds", 9));
+        assert_eq!(
+            error.expect_err("panicked").to_string(),
+            "step 7 panicked: index 9 out of bounds"
+        );
+    }
+
+    #[test]
+    fn resident_memory_is_that_of_a_process() {
+        let bytes = resident_bytes().expect("Linux");
+        assert!((1 << 20..1 << 40).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,12 @@
+//! The worker against golden data of real architectures, and its loop against
+//! a core that plays by the book or does not.
+
+mod batching;
+mod dequantize;
+mod driver;
+mod gguf;
+mod golden;
+mod ops;
+mod serve;
+mod smollm2;
+mod tiny_llama;
