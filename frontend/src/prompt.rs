@@ -100,6 +100,13 @@ impl Prompt {
         model: &TextModel,
         info: &EngineInfo,
     ) -> Result<Prompt, ApiError> {
+        let (fewest, limit) = (model.fewest_tokens(&text), longest_sequence(info));
+        if fewest > limit as usize {
+            return Err(ApiError::context_length(
+                name,
+                format!("{name} has at least {fewest} tokens, the context is {limit} tokens"),
+            ));
+        }
         let slice = nano_trace::slice(Event::Tokenize, [text.len() as u64]);
         let token_ids = model.encode(&text, add_special)?;
         slice.end([token_ids.len() as u64]);

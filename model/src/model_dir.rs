@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "config.json";
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// All weights in one file.
+pub const SINGLE_WEIGHTS: &str = "model.safetensors";
+/// Which of several files holds which tensor.
+pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
 /// A model directory in Hugging Face layout.
 ///
@@ -73,31 +75,41 @@ fn no_config(path: &Path) -> String {
 }
 
 fn weight_files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
-    let single = path.join(SINGLE);
+    let single = path.join(SINGLE_WEIGHTS);
     if single.exists() {
         return Ok(vec![single]);
     }
-    let Some(index) = JsonObject::read_if_exists(&path.join(INDEX))? else {
-        let reason = format!("neither {SINGLE} nor {INDEX} in this directory");
+    let index = path.join(WEIGHTS_INDEX);
+    if !index.exists() {
+        let reason = format!("neither {SINGLE_WEIGHTS} nor {WEIGHTS_INDEX} in this directory");
         return Err(ModelError::file(path, reason));
-    };
+    }
+    shard_names(&index)?
+        .into_iter()
+        .map(|name| match path.join(&name) {
+            file if file.is_file() => Ok(file),
+            _ => {
+                let reason = format!("{name} is missing on disk");
+                Err(ModelError::field(&index, "weight_map", reason))
+            }
+        })
+        .collect()
+}
+
+/// The files that a `model.safetensors.index.json` names, sorted; at least one.
+/// Each is a plain file name: one with a path in it could point anywhere.
+pub fn shard_names(index: &Path) -> Result<Vec<String>, ModelError> {
+    let index = JsonObject::read(index)?;
     let map = index
         .object("weight_map")?
         .ok_or_else(|| index.error("weight_map", "missing"))?;
     let mut names = BTreeSet::new();
     for (tensor, file) in map.entries() {
-        // A name with a path in it could point anywhere on the disk.
         let name = file.as_str().filter(|name| !name.contains(['/', '\\']));
         names.insert(name.ok_or_else(|| map.error(tensor, "is no plain file name"))?);
     }
     if names.is_empty() {
         return Err(index.error("weight_map", "is empty"));
     }
-    names
-        .into_iter()
-        .map(|name| match path.join(name) {
-            file if file.is_file() => Ok(file),
-            _ => Err(index.error("weight_map", format_args!("{name} is missing on disk"))),
-        })
-        .collect()
+    Ok(names.into_iter().map(str::to_owned).collect())
 }

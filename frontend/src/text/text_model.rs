@@ -77,6 +77,11 @@ impl TextModel {
         self.tokenizer.encode(text, add_special)
     }
 
+    /// See [`Tokenizer::fewest_tokens`].
+    pub fn fewest_tokens(&self, text: &str) -> usize {
+        self.tokenizer.fewest_tokens(text)
+    }
+
     /// The text of token ids, as a text of its own.
     pub fn decode(&self, token_ids: &[u32], skip_special: bool) -> String {
         self.tokenizer.decode(token_ids, skip_special)

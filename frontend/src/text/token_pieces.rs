@@ -90,6 +90,13 @@ impl TokenPieces {
         (kind, &self.bytes[start as usize..end as usize])
     }
 
+    /// Bytes of the longest token, at least 1.
+    pub fn longest(&self) -> usize {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        let lengths = self.ends.iter().zip(starts).map(|(end, start)| end - start);
+        lengths.max().unwrap_or(1).max(1) as usize
+    }
+
     /// One more than the highest id of the vocabulary.
     pub fn len(&self) -> u32 {
         self.kinds.len() as u32

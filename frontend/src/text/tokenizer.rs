@@ -17,7 +17,12 @@ pub struct EncodeError(String);
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Arc<TokenPieces>,
+    /// Bytes of text that one token can stand for.
+    most_bytes_a_token: usize,
 }
+
+/// Composing characters makes text shorter, at most by this.
+const NORMALIZATION_SHRINKS: usize = 4;
 
 impl Tokenizer {
     /// From `tokenizer.json` of a directory, or from a GGUF file's metadata.
@@ -62,6 +67,7 @@ impl Tokenizer {
         });
         Ok(Self {
             inner,
+            most_bytes_a_token: pieces.longest() * NORMALIZATION_SHRINKS,
             pieces: Arc::new(pieces),
         })
     }
@@ -80,6 +86,12 @@ impl Tokenizer {
             Ok(Err(error)) => Err(EncodeError(error.to_string())),
             Err(_) => Err(EncodeError("it is too hard to split into words".into())),
         }
+    }
+
+    /// No tokenization of the text has fewer tokens than this. Costs nothing,
+    /// so a text far too long is refused without tokenizing it.
+    pub fn fewest_tokens(&self, text: &str) -> usize {
+        text.len() / self.most_bytes_a_token
     }
 
     /// The text of token ids, as a text of its own.

@@ -22,20 +22,61 @@ pub(super) struct Style {
 /// Deeper indentation than anybody wants, against a size that explodes.
 const MAX_INDENT: usize = 32;
 
-pub(super) fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
-    let fail = |error: serde_json::Error| {
-        Error::new(ErrorKind::InvalidOperation, "tojson").with_source(error)
-    };
-    let mut json = serde_json::to_value(value).map_err(fail)?;
-    if style.sort_keys {
-        json.sort_all_objects();
+/// Deeper nesting than clients can send, against a stack that overflows.
+const MAX_DEPTH: usize = 256;
+
+/// `limit`: longer results, in bytes, are an error. Values share their parts,
+/// so a small one can be written out to any length.
+pub(super) fn dumps(value: &Value, style: &Style, limit: u64) -> Result<String, Error> {
+    let text = write(value, style, limit)?;
+    if !style.sort_keys {
+        return Ok(text);
     }
-    let mut out = Vec::new();
-    let python = Python::new(style);
-    json.serialize(&mut Serializer::with_formatter(&mut out, python))
-        .map_err(fail)?;
-    String::from_utf8(out)
-        .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+    let mut json: serde_json::Value = serde_json::from_str(&text).map_err(failed)?;
+    json.sort_all_objects();
+    write(&json, style, limit)
+}
+
+fn failed(error: serde_json::Error) -> Error {
+    Error::new(ErrorKind::InvalidOperation, "tojson").with_source(error)
+}
+
+fn write(value: &impl Serialize, style: &Style, limit: u64) -> Result<String, Error> {
+    let mut out = Limited {
+        bytes: Vec::new(),
+        left: limit,
+    };
+    let result = value.serialize(&mut Serializer::with_formatter(
+        &mut out,
+        Python::new(style),
+    ));
+    match result {
+        Err(error) if error.is_io() => Err(Error::new(ErrorKind::OutOfFuel, "tojson")),
+        Err(error) => Err(failed(error)),
+        Ok(()) => String::from_utf8(out.bytes)
+            .map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string())),
+    }
+}
+
+/// Bytes, up to a limit.
+struct Limited {
+    bytes: Vec<u8>,
+    left: u64,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left = self
+            .left
+            .checked_sub(bytes.len() as u64)
+            .ok_or(io::ErrorKind::WriteZero)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Python's layout: `, ` and `: ` on one line, items on lines of their own
@@ -75,6 +116,9 @@ impl<'a> Python<'a> {
 
     fn begin<W: ?Sized + Write>(&mut self, out: &mut W, bracket: &str) -> io::Result<()> {
         self.level += 1;
+        if self.level > MAX_DEPTH {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
         self.has_items = false;
         out.write_all(bracket.as_bytes())
     }
@@ -199,10 +243,14 @@ fn float(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use minijinja::value::Serde;
     use serde_json::json;
 
     fn check(style: Style, value: serde_json::Value, want: &str) {
-        assert_eq!(dumps(&Value::from_serialize(value), &style).unwrap(), want);
+        let value = Value::from(Serde(value));
+        assert_eq!(dumps(&value, &style, 1000).unwrap(), want);
+        let too_little = want.len() as u64 - 1;
+        assert!(dumps(&value, &style, too_little).is_err());
     }
 
     #[test]

@@ -9,9 +9,12 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Work that one rendering may do, in the engine's units: about one an
-/// instruction or 64 bytes of data. A conversation of 100 000 tokens takes a
-/// few thousandths of it; all of it takes about a second.
-const FUEL: u64 = 20_000_000;
+/// instruction or 64 bytes of data, so that 320 MB are the most a rendering can
+/// hold. Twenty thousand messages pass with it.
+///
+/// What it does not bound is a template that nests a list in itself again and
+/// again and then prints or compares it; no conversation can bring that about.
+const FUEL: u64 = 5_000_000;
 
 const NAME: &str = "chat_template";
 
