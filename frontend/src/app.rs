@@ -231,7 +231,7 @@ impl App {
                         external_id: bounded(id),
                         prompt_token_ids: prompt.token_ids().to_vec(),
                         max_tokens: *max_tokens,
-                        priority: 0,
+                        priority: options.priority,
                         sampling: SamplingParams {
                             seed,
                             ..options.sampling.clone()

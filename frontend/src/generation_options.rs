@@ -64,6 +64,8 @@ pub struct GenerationOptions {
     pub tokens_as_ids: bool,
     /// Answers say how long what took.
     pub timings: bool,
+    /// Lower is served first.
+    pub priority: i32,
 }
 
 #[derive(Deserialize)]
@@ -145,6 +147,7 @@ impl GenerationOptions {
             return_token_ids: fields.flag("return_token_ids")?,
             tokens_as_ids: fields.flag("return_tokens_as_token_ids")?,
             timings: fields.flag("timings")?,
+            priority: fields.number("priority", i32::MIN..=i32::MAX)?.unwrap_or(0),
         })
     }
 
@@ -373,4 +376,145 @@ fn out_of_vocabulary(name: &'static str, id: &str, info: &EngineInfo) -> ApiErro
             info.vocab_size.saturating_sub(1)
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nano_ipc::engine_info::ModelRunnerInfo;
+    use proptest::prelude::*;
+
+    const VOCAB_SIZE: u32 = 100;
+
+    fn info() -> EngineInfo {
+        EngineInfo {
+            max_model_len: 64,
+            vocab_size: VOCAB_SIZE,
+            num_kv_blocks: 10,
+            block_size: 16,
+            max_num_seqs: 4,
+            max_num_batched_tokens: 64,
+            enable_prefix_caching: false,
+            model: ModelRunnerInfo {
+                architecture: String::new(),
+                dtype: String::new(),
+                device: String::new(),
+                weight_bytes: 0,
+                load_ms: 0,
+            },
+        }
+    }
+
+    fn parse(body: &str, defaults: &SamplingDefaults) -> Result<GenerationOptions, ApiError> {
+        let limits = Limits {
+            info: &info(),
+            defaults,
+            eos_token_ids: &[2, 9],
+        };
+        let fields = Fields::parse(body.as_bytes())?;
+        GenerationOptions::from_fields(&fields, None, None, limits)
+    }
+
+    #[test]
+    fn the_models_makers_decide_what_the_client_does_not() {
+        let defaults = SamplingDefaults {
+            temperature: Some(0.5),
+            top_p: Some(0.25),
+            top_k: Some(7),
+            min_p: Some(0.125),
+            repetition_penalty: Some(1.5),
+        };
+        let said = parse("{}", &defaults).expect("legal").sampling;
+        let makers = (said.temperature, said.top_p, said.top_k, said.min_p);
+        assert_eq!(makers, (0.5, 0.25, 7, 0.125));
+        assert_eq!(said.repetition_penalty, 1.5);
+        assert_eq!(said.stop_token_ids, [2, 9]);
+        let body = r#"{"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "ignore_eos": true,
+            "repetition_penalty": 1, "stop_token_ids": [5]}"#;
+        let said = parse(body, &defaults).expect("legal").sampling;
+        let clients = (said.temperature, said.top_p, said.top_k, said.min_p);
+        assert_eq!(clients, (1.0, 1.0, 0, 0.0));
+        assert_eq!(said.repetition_penalty, 1.0);
+        assert_eq!(said.stop_token_ids, [5]);
+        let none = SamplingDefaults::default();
+        let said = parse("{}", &none).expect("legal").sampling;
+        assert_eq!((said.temperature, said.top_p, said.top_k), (1.0, 1.0, 0));
+    }
+
+    /// A JSON value of any kind, most of them near a bound of something.
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            (-3.0f64..3.0).prop_map(|number| number.to_string()),
+            (-3i64..200).prop_map(|number| number.to_string()),
+            any::<i64>().prop_map(|number| number.to_string()),
+            any::<f64>().prop_map(|number| format!("{number:e}")),
+            prop::sample::select(vec![
+                "null",
+                "true",
+                "false",
+                "\"\"",
+                "\"x\"",
+                "[]",
+                "{}",
+                "[1, 99]",
+                "[100]",
+                "[-1]",
+                "{\"3\": -100.0}",
+                "{\"3\": 1e39}",
+                "{\"100\": 1}",
+                "[\"a\", \"b\"]",
+                "[[\"a\"]]",
+                "{\"type\": \"text\"}",
+                "{\"include_usage\": true}",
+                "1e400",
+                "-0.0",
+                "1e-40",
+            ])
+            .prop_map(str::to_owned),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        /// Whatever is not refused obeys every range that the engine relies on.
+        #[test]
+        fn nothing_out_of_range_passes(
+            values in prop::collection::vec((prop::sample::select(vec![
+                "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+                "repetition_penalty", "logit_bias", "prompt_logprobs", "min_tokens", "n", "seed",
+                "stop", "stop_token_ids", "ignore_eos", "stream", "stream_options", "priority",
+                "response_format", "skip_special_tokens",
+            ]), value()), 0..4)
+        ) {
+            let members: Vec<String> =
+                values.iter().map(|(name, value)| format!("\"{name}\": {value}")).collect();
+            let body = format!("{{{}}}", members.join(", "));
+            let options = match parse(&body, &SamplingDefaults::default()) {
+                Ok(options) => options,
+                Err(error) => {
+                    prop_assert_eq!(error.body()["error"]["type"].as_str(), Some("invalid_request_error"));
+                    return Ok(());
+                }
+            };
+            let SamplingParams {
+                temperature, top_p, top_k: _, min_p, seed: _, presence_penalty, frequency_penalty,
+                repetition_penalty, logit_bias, logprobs, prompt_logprobs, min_tokens: _,
+                stop_token_ids,
+            } = options.sampling;
+            prop_assert!(temperature == 0.0 || (GREEDY_BELOW..=2.0).contains(&temperature));
+            prop_assert!(top_p > 0.0 && top_p <= 1.0);
+            prop_assert!((0.0..=1.0).contains(&min_p));
+            prop_assert!((-2.0..=2.0).contains(&presence_penalty));
+            prop_assert!((-2.0..=2.0).contains(&frequency_penalty));
+            prop_assert!(repetition_penalty > 0.0 && repetition_penalty <= 2.0);
+            for (id, bias) in logit_bias {
+                prop_assert!(id < VOCAB_SIZE && bias.abs() <= 100.0);
+            }
+            prop_assert!(logprobs.is_none());
+            prop_assert!(prompt_logprobs.is_none_or(|count| count <= MAX_LOGPROBS));
+            prop_assert!(stop_token_ids.is_sorted());
+            prop_assert!(stop_token_ids.iter().all(|id| *id < VOCAB_SIZE));
+            prop_assert!((1..=MAX_N).contains(&options.n));
+        }
+    }
 }

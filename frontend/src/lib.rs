@@ -4,8 +4,8 @@
 //! not know tensors, KV blocks or scheduling: the core gets token ids only.
 //!
 //! A request's way through it, as types: body -> `CompletionRequest` or
-//! `ChatCompletionRequest` ([`routes`]) -> `Prompt` -> `EngineCoreRequest` ->
-//! [`engine_client`] -> `Arrival` -> `TextDelta` -> chunk ([`sse`]).
+//! `ChatCompletionRequest` (`routes`) -> `Prompt` -> `EngineCoreRequest` ->
+//! [`engine_client`] -> `Arrival` -> `TextDelta` -> chunk (`sse`).
 
 mod api_error;
 mod app;

@@ -43,9 +43,14 @@ impl Events {
     }
 }
 
-/// Turns one request's text into its endpoint's chunks.
-pub trait ChunkWriter: Send + 'static {
-    /// What goes before all text.
+/// Turns the texts of one request into its endpoint's answer.
+pub trait AnswerWriter: Send + 'static {
+    /// The answer in one piece, from everything that came.
+    ///
+    /// # Errors
+    /// When JSON cannot say it.
+    fn whole(self, deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>>;
+    /// In chunks: what goes before all text.
     fn open(&mut self, events: &mut Events);
     /// One sequence's news.
     fn delta(&mut self, delta: TextDelta, events: &mut Events);
@@ -65,7 +70,7 @@ struct State<W> {
 /// The response that streams `texts`, of which `first` came already. All that
 /// came in one wake goes out in one write. An error in mid-stream is one event
 /// and ends the stream.
-pub fn response<W: ChunkWriter>(texts: TextStream, first: Vec<TextDelta>, writer: W) -> Response {
+pub fn response<W: AnswerWriter>(texts: TextStream, first: Vec<TextDelta>, writer: W) -> Response {
     let state = State {
         texts,
         writer,
@@ -89,7 +94,7 @@ pub fn response<W: ChunkWriter>(texts: TextStream, first: Vec<TextDelta>, writer
     response
 }
 
-impl<W: ChunkWriter> State<W> {
+impl<W: AnswerWriter> State<W> {
     /// The next write; `None` when the stream is over.
     async fn step(&mut self) -> Option<Bytes> {
         while !self.over {

@@ -139,7 +139,6 @@ impl TextStream {
         self.cached_tokens = output.num_cached_tokens;
         self.timings = timings;
         self.output_tokens += output.token_ids.len();
-        let slice = nano_trace::slice(Event::Detokenize, [output.token_ids.len() as u64]);
         let end = match output.finish_reason {
             None => None,
             Some(FinishReason::Stop) => Some(TextEnd::Stop),
@@ -149,6 +148,7 @@ impl TextStream {
             }
             Some(FinishReason::Error(reason)) => return Err(ApiError::internal(reason)),
         };
+        let slice = nano_trace::slice(Event::Detokenize, [output.token_ids.len() as u64]);
         let mut delta = TextDelta {
             index,
             text: String::new(),

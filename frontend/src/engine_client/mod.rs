@@ -72,7 +72,7 @@ enum Command {
 }
 
 /// The engine as handlers see it. Clones share one connection, which one task
-/// owns ([`connection_task`]).
+/// owns (`connection_task`).
 #[derive(Clone)]
 pub struct EngineClient {
     commands: mpsc::UnboundedSender<Command>,
@@ -154,6 +154,14 @@ impl EngineClient {
             )),
             EngineState::Dead(reason) => Err(AdmissionError::Unavailable(reason.to_string())),
         }
+    }
+
+    /// Whether one more sequence would be admitted now.
+    ///
+    /// # Errors
+    /// When it would not.
+    pub fn check_room(&self) -> Result<(), AdmissionError> {
+        self.admit(1).map(drop)
     }
 
     /// Reserves room for so many sequences.

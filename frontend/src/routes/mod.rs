@@ -3,6 +3,7 @@
 mod chat_completions;
 mod completions;
 mod conversation;
+mod generate;
 mod health;
 mod metrics;
 mod models;
@@ -10,16 +11,16 @@ mod tokenize;
 
 use crate::api_error::ApiError;
 use crate::app::App;
-use crate::engine_client::Ending;
 use crate::request_head::RequestHead;
-use crate::request_trace::SequenceTrace;
-use crate::text_delta::{TextDelta, TextStream};
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use chat_completions::ChatCompletionRequest;
+use completions::CompletionRequest;
+use generate::generate;
 use nano_ipc::lifecycle::boottime_ns;
 use nano_ipc::logging::one_line;
 use std::sync::Arc;
@@ -29,11 +30,8 @@ pub fn router(app: Arc<App>) -> Router {
     let v1 = Router::new()
         .route("/models", get(models::models))
         .route("/models/{*name}", get(models::model))
-        .route("/completions", post(completions::completions))
-        .route(
-            "/chat/completions",
-            post(chat_completions::chat_completions),
-        )
+        .route("/completions", post(generate::<CompletionRequest>))
+        .route("/chat/completions", post(generate::<ChatCompletionRequest>))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), check_key));
     Router::new()
         .nest("/v1", v1)
@@ -90,33 +88,4 @@ async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) ->
 fn equal(given: &[u8], key: &[u8]) -> bool {
     let differences = given.iter().zip(key).fold(0, |all, (a, b)| all | (a ^ b));
     given.len() == key.len() && std::hint::black_box(differences) == 0
-}
-
-/// Ends the request's track where the request itself ends with an error.
-fn or_finish<T>(
-    mut trace: SequenceTrace,
-    result: Result<T, ApiError>,
-) -> Result<(T, SequenceTrace), ApiError> {
-    match result {
-        Ok(value) => Ok((value, trace)),
-        Err(error) => {
-            trace.finish(Ending::Error);
-            Err(error)
-        }
-    }
-}
-
-/// Everything that comes, until all texts have ended.
-async fn collect(mut texts: TextStream, first: Vec<TextDelta>) -> Result<Vec<TextDelta>, ApiError> {
-    let mut all = first;
-    while !texts.is_over() {
-        all.extend(texts.next().await?);
-    }
-    Ok(all)
-}
-
-fn json(bytes: serde_json::Result<Vec<u8>>) -> Result<Response, ApiError> {
-    let bytes = bytes.map_err(|error| ApiError::internal(error.to_string()))?;
-    let kind = [(header::CONTENT_TYPE, "application/json")];
-    Ok((kind, bytes).into_response())
 }

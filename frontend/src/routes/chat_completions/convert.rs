@@ -7,7 +7,7 @@ use super::types::{
 use crate::app::unix_seconds;
 use crate::engine_client::Timings;
 use crate::logprobs::LogprobWriter;
-use crate::sse::{ChunkWriter, Events};
+use crate::sse::{AnswerWriter, Events};
 use crate::text::TextModel;
 use crate::text_delta::TextDelta;
 use crate::usage::UsageCounter;
@@ -97,8 +97,16 @@ impl ChatWriter {
         chunk
     }
 
-    /// The answer in one piece, from everything that came.
-    pub fn whole(mut self, deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>> {
+    fn ends_with_usage(&self) -> bool {
+        self.request
+            .options
+            .streaming
+            .is_some_and(|streaming| streaming.include_usage)
+    }
+}
+
+impl AnswerWriter for ChatWriter {
+    fn whole(mut self, deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>> {
         let options = &self.request.options;
         let (return_token_ids, timings) = (options.return_token_ids, options.timings);
         let choice = |index| ChatChoice {
@@ -142,15 +150,6 @@ impl ChatWriter {
         serde_json::to_vec(&completion)
     }
 
-    fn ends_with_usage(&self) -> bool {
-        self.request
-            .options
-            .streaming
-            .is_some_and(|streaming| streaming.include_usage)
-    }
-}
-
-impl ChunkWriter for ChatWriter {
     /// Each choice begins with its role.
     fn open(&mut self, events: &mut Events) {
         for index in 0..self.request.options.n as usize {

@@ -1,5 +1,6 @@
 //! From a body to a [`ChatCompletionRequest`].
 
+use super::convert::ChatWriter;
 use super::types::ChatCompletionRequest;
 use crate::api_error::ApiError;
 use crate::app::App;
@@ -7,9 +8,13 @@ use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
 use crate::prompt::Prompt;
 use crate::routes::conversation::Conversation;
+use crate::routes::generate::GenerationRequest;
+use crate::sse::AnswerWriter;
 use crate::text::TextModel;
 use nano_ipc::engine_info::EngineInfo;
 use nano_trace::Event;
+use std::slice;
+use std::sync::Arc;
 
 /// Fields that this server knows of and does not support, with the values
 /// that ask for nothing.
@@ -29,18 +34,16 @@ const UNSUPPORTED: &[(&str, &[&str])] = &[
     ("use_beam_search", &["false"]),
 ];
 
-impl ChatCompletionRequest {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// Names the field that is wrong, and what it may be.
-    pub fn from_body(
+impl GenerationRequest for ChatCompletionRequest {
+    const ID_PREFIX: &'static str = "chatcmpl-";
+
+    fn from_body(
         body: &[u8],
         app: &App,
         model: &TextModel,
         info: &EngineInfo,
     ) -> Result<ChatCompletionRequest, ApiError> {
-        let slice = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
+        let parsing = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
         let fields = Fields::parse(body)?;
         app.check_model(fields.get::<String>("model")?.as_deref())?;
         for (name, harmless) in UNSUPPORTED {
@@ -61,7 +64,7 @@ impl ChatCompletionRequest {
         let conversation = Conversation::from_fields(&fields)?;
         let add_special = fields.flag("add_special_tokens")?;
         let echo = fields.flag("echo")?.then(|| conversation.text_to_echo());
-        drop(slice);
+        drop(parsing);
         let text = conversation.render(model)?;
         let prompt = Prompt::from_text("messages", text, add_special, model, info)?;
         Ok(ChatCompletionRequest {
@@ -71,6 +74,22 @@ impl ChatCompletionRequest {
             response_role: conversation.answers_role(),
             echo,
         })
+    }
+
+    fn prompts(&self) -> &[Prompt] {
+        slice::from_ref(&self.prompt)
+    }
+
+    fn max_tokens(&self) -> &[u32] {
+        slice::from_ref(&self.max_tokens)
+    }
+
+    fn options(&self) -> &GenerationOptions {
+        &self.options
+    }
+
+    fn writer(self, model: Arc<TextModel>, id: String, model_name: String) -> impl AnswerWriter {
+        ChatWriter::new(self, model, id, model_name)
     }
 }
 

@@ -4,7 +4,7 @@ use super::types::{Completion, CompletionChoice, CompletionLogprobs, CompletionR
 use crate::app::unix_seconds;
 use crate::engine_client::Timings;
 use crate::logprobs::{LogprobWriter, finite};
-use crate::sse::{ChunkWriter, Events};
+use crate::sse::{AnswerWriter, Events};
 use crate::text::TextModel;
 use crate::text_delta::TextDelta;
 use crate::usage::UsageCounter;
@@ -116,8 +116,16 @@ impl CompletionWriter {
         }
     }
 
-    /// The answer in one piece, from everything that came.
-    pub fn whole(mut self, deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>> {
+    fn ends_with_usage(&self) -> bool {
+        self.request
+            .options
+            .streaming
+            .is_some_and(|streaming| streaming.include_usage)
+    }
+}
+
+impl AnswerWriter for CompletionWriter {
+    fn whole(mut self, deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>> {
         let mut choices: Vec<CompletionChoice> = (0..self.offsets.len())
             .map(|index| CompletionChoice {
                 index,
@@ -136,15 +144,6 @@ impl CompletionWriter {
         serde_json::to_vec(&completion)
     }
 
-    fn ends_with_usage(&self) -> bool {
-        self.request
-            .options
-            .streaming
-            .is_some_and(|streaming| streaming.include_usage)
-    }
-}
-
-impl ChunkWriter for CompletionWriter {
     fn open(&mut self, _: &mut Events) {}
 
     fn delta(&mut self, delta: TextDelta, events: &mut Events) {

@@ -1,24 +1,26 @@
 //! From a body to a [`CompletionRequest`].
 
+use super::convert::CompletionWriter;
 use super::types::CompletionRequest;
 use crate::api_error::ApiError;
 use crate::app::App;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
 use crate::prompt::Prompt;
+use crate::routes::generate::GenerationRequest;
+use crate::sse::AnswerWriter;
 use crate::text::TextModel;
 use nano_ipc::engine_info::EngineInfo;
 use nano_trace::Event;
+use std::sync::Arc;
 
 /// Most tokens of an answer where the client does not say, as OpenAI has it.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
-impl CompletionRequest {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// Names the field that is wrong, and what it may be.
-    pub fn from_body(
+impl GenerationRequest for CompletionRequest {
+    const ID_PREFIX: &'static str = "cmpl-";
+
+    fn from_body(
         body: &[u8],
         app: &App,
         model: &TextModel,
@@ -67,5 +69,21 @@ impl CompletionRequest {
             only_echo,
             prompt_logprobs,
         })
+    }
+
+    fn prompts(&self) -> &[Prompt] {
+        &self.prompts
+    }
+
+    fn max_tokens(&self) -> &[u32] {
+        &self.max_tokens
+    }
+
+    fn options(&self) -> &GenerationOptions {
+        &self.options
+    }
+
+    fn writer(self, model: Arc<TextModel>, id: String, model_name: String) -> impl AnswerWriter {
+        CompletionWriter::new(self, model, id, model_name)
     }
 }

@@ -1,0 +1,109 @@
+//! What all endpoints that generate have in common.
+
+use crate::api_error::ApiError;
+use crate::app::{App, Submission};
+use crate::body;
+use crate::engine_client::Ending;
+use crate::generation_options::GenerationOptions;
+use crate::prompt::Prompt;
+use crate::request_head::RequestHead;
+use crate::sse::{self, AnswerWriter};
+use crate::text::TextModel;
+use crate::text_delta::{TextDelta, TextStream};
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use nano_ipc::engine_info::EngineInfo;
+use std::sync::Arc;
+
+/// A validated request of an endpoint that generates.
+///
+/// Holds: as many prompts as `max_tokens`, at least one.
+pub trait GenerationRequest: Sized + Send + 'static {
+    /// How its ids begin.
+    const ID_PREFIX: &'static str;
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Names the field that is wrong, and what it may be.
+    fn from_body(
+        body: &[u8],
+        app: &App,
+        model: &TextModel,
+        info: &EngineInfo,
+    ) -> Result<Self, ApiError>;
+
+    /// Each is answered `options().n` times.
+    fn prompts(&self) -> &[Prompt];
+
+    /// For each prompt, at least 1.
+    fn max_tokens(&self) -> &[u32];
+
+    /// Of every sequence.
+    fn options(&self) -> &GenerationOptions;
+
+    /// What turns its texts into the answer. `id`: the answer's.
+    fn writer(self, model: Arc<TextModel>, id: String, model_name: String) -> impl AnswerWriter;
+}
+
+/// Handles a request from its body to its answer, whole or as a stream.
+pub async fn generate<R: GenerationRequest>(
+    State(app): State<Arc<App>>,
+    Extension(head): Extension<RequestHead>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (info, model) = app.ready()?;
+    // Who finds the server full need not wait for the work on the prompt.
+    app.engine.check_room()?;
+    let id = format!("{}{}", R::ID_PREFIX, head.id);
+    let mut trace = app.begin_trace(&head, &id);
+    let parsed = async {
+        let body = body::read(request.into_body(), app.config.max_body_bytes).await?;
+        let (shared, model) = (Arc::clone(&app), Arc::clone(&model));
+        app.preprocess(body.len(), move || {
+            R::from_body(&body, &shared, &model, &info)
+        })
+        .await
+    };
+    let request = match parsed.await {
+        Ok(request) => request,
+        Err(error) => {
+            trace.finish(Ending::Error);
+            return Err(error);
+        }
+    };
+    let mut texts = app.submit(
+        Submission {
+            head: &head,
+            external_id: &id,
+            trace,
+            prompts: request.prompts(),
+            max_tokens: request.max_tokens(),
+            options: request.options(),
+        },
+        &model,
+    )?;
+    let streaming = request.options().streaming.is_some();
+    let writer = request.writer(model, id, app.model_name().to_owned());
+    // Until something came, an error still is an answer with its own status.
+    let first = texts.next().await?;
+    if streaming {
+        return Ok(sse::response(texts, first, writer));
+    }
+    let deltas = collect(texts, first).await?;
+    let bytes = writer
+        .whole(deltas)
+        .map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
+}
+
+/// Everything that comes, until all texts have ended.
+async fn collect(mut texts: TextStream, first: Vec<TextDelta>) -> Result<Vec<TextDelta>, ApiError> {
+    let mut all = first;
+    while !texts.is_over() {
+        all.extend(texts.next().await?);
+    }
+    Ok(all)
+}
