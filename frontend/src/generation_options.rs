@@ -492,7 +492,8 @@ mod tests {
             let options = match parse(&body, &SamplingDefaults::default()) {
                 Ok(options) => options,
                 Err(error) => {
-                    prop_assert_eq!(error.body()["error"]["type"].as_str(), Some("invalid_request_error"));
+                    let body = error.body();
+                    prop_assert_eq!(&body["error"]["type"], "invalid_request_error");
                     return Ok(());
                 }
             };
