@@ -17,6 +17,7 @@ use crate::logging;
 use crate::to_child::ToChild;
 use crate::to_launcher::ToLauncher;
 use log::LevelFilter;
+use nano_trace::ProcessTrace;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -47,6 +48,8 @@ enum StartError {
     #[error("the launcher's first message is not the set-up")]
     NotStart,
     #[error(transparent)]
+    Trace(#[from] nano_trace::StartError),
+    #[error(transparent)]
     Role(#[from] WrongRole),
     #[error("cannot set up the process: {0}")]
     System(#[from] std::io::Error),
@@ -67,18 +70,22 @@ where
         eprintln!("{name}: started by nano-serve, not by hand; see `nano-serve --help`");
         return ExitCode::from(2);
     };
-    let begun = begin::<C>(control);
-    let (config, run_word, lifecycle) = match begun {
+    let mut control = Connection::from_fd(control);
+    let (config, run_word, lifecycle) = match begin::<C>(&mut control) {
         Ok(begun) => begun,
         Err(error) => {
-            eprintln!("{}", logging::one_line(&error.to_string()));
+            nano_trace::finish();
+            // A launcher that does not listen has no operator to tell either.
+            let _ = control.send(&ToLauncher::Failed(logging::one_line(&error.to_string())));
             return ExitCode::FAILURE;
         }
     };
+    spawn_control_thread(control, &lifecycle);
     let ended = catch_unwind(AssertUnwindSafe(|| {
         run(config, run_word, Arc::clone(&lifecycle)).map_err(|error| error.to_string())
     }))
     .unwrap_or_else(|panic| Err(format!("internal error: {}", panic_text(&*panic))));
+    nano_trace::finish();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -115,39 +122,57 @@ pub fn take_inherited(fd: InheritedFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn begin<C>(control: OwnedFd) -> Result<(C, u64, Arc<Lifecycle>), StartError>
+/// Takes the set-up, and begins log and trace.
+fn begin<C>(control: &mut Connection) -> Result<(C, u64, Arc<Lifecycle>), StartError>
 where
     C: TryFrom<RoleConfig, Error = WrongRole>,
 {
-    let outgoing = Mutex::new(Connection::from_fd(control.try_clone()?));
-    let mut incoming = Connection::from_fd(control);
-    let ToChild::Start(start) = incoming.receive()? else {
+    let ToChild::Start(start) = control.receive()? else {
         return Err(StartError::NotStart);
     };
     let Start {
         run,
         log_level,
-        trace: _,
+        trace,
         role,
     } = *start;
     logging::init(role.role(), log_level.parse().unwrap_or(LevelFilter::Info));
     std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+    if let Some(trace) = trace {
+        nano_trace::start(ProcessTrace {
+            dir: trace.dir,
+            session: trace.session,
+            role: role.role().to_string(),
+            run,
+            max_bytes: trace.max_bytes,
+            rings: take_inherited(trace.rings_fd).map_err(std::io::Error::from)?,
+            facts: trace.facts,
+        })?;
+    }
     let config = C::try_from(role)?;
-    let lifecycle = Arc::new(Lifecycle::new(move |message| {
+    let outgoing = control.as_fd().try_clone_to_owned()?;
+    let outgoing = Mutex::new(Connection::from_fd(outgoing));
+    let lifecycle = Lifecycle::new(move |message| {
         let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         // A launcher that is gone or stopped cannot be told.
         let _ = outgoing
             .queue(&message, REPORT_BOUND)
             .and_then(|_| outgoing.flush());
-    })?);
-    let of_control = Arc::clone(&lifecycle);
+    })?;
+    Ok((config, run, Arc::new(lifecycle)))
+}
+
+/// # Panics
+/// When the system has no thread left: the process has just begun and can do nothing.
+fn spawn_control_thread(control: Connection, lifecycle: &Arc<Lifecycle>) {
+    let lifecycle = Arc::clone(lifecycle);
     thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || {
-            control_loop(incoming, &of_control);
+            control_loop(control, &lifecycle);
             end_process()
-        })?;
-    Ok((config, run, lifecycle))
+        })
+        .expect("a thread for control");
 }
 
 /// Serves the control socket while the process lives; returns when an ordered
@@ -221,6 +246,7 @@ fn serve(incoming: &mut Connection, lifecycle: &Lifecycle) -> Result<(), Connect
 /// Ends the process from a thread that is not its main one, trace whole.
 /// Destructors and exit handlers do not run: they may wait for the loop.
 fn end_process() -> ! {
+    nano_trace::finish();
     // SAFETY: ends the process; nothing of it is used afterwards.
     unsafe { nix::libc::_exit(1) }
 }

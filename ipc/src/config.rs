@@ -26,6 +26,8 @@ pub struct Start {
 pub struct TraceConfig {
     /// Absolute; made by the launcher.
     pub dir: PathBuf,
+    /// The session's name.
+    pub session: String,
     /// Cap of one session's bytes in one process.
     pub max_bytes: u64,
     /// The memfd of this process's rings, mapped by the launcher too.

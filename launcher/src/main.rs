@@ -1,1 +1,112 @@
-fn main() {}
+//! `nano-serve`: starts the processes of a server, watches them, and ends them.
+
+use nano_ipc::config::{RoleConfig, Start, TraceConfig};
+use nano_ipc::logging;
+use nano_serve::args::Args;
+use nano_serve::endpoints::Endpoints;
+use nano_serve::facts::facts;
+use nano_serve::outcome::Outcome;
+use nano_serve::process::{Process, beside_this_program};
+use nano_serve::settings::Settings;
+use nano_serve::signals::Signals;
+use nano_serve::supervisor::Supervisor;
+use nano_serve::{announce, profiler, run_word};
+use nano_trace::Rings;
+use std::error::Error;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// `0` makes one process of the whole server.
+const MULTIPROCESSING: &str = "NANO_ENABLE_MULTIPROCESSING";
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let args = match Args::from_command_line() {
+        Ok(args) => args,
+        Err(exit_code) => return exit_code,
+    };
+    if std::env::var_os(MULTIPROCESSING).is_some_and(|value| value == "0") {
+        let error = become_single_process();
+        return Outcome::CannotStart(format!("nano-serve-single: {error}")).exit_code();
+    }
+    serve(args, started)
+        .unwrap_or_else(|error| Outcome::CannotStart(error.to_string()))
+        .exit_code()
+}
+
+/// Runs the program that links all roles instead of this one; returns only on failure.
+fn become_single_process() -> std::io::Error {
+    match beside_this_program("nano-serve-single") {
+        Ok(single) => Command::new(single)
+            .args(std::env::args_os().skip(1))
+            .exec(),
+        Err(error) => error,
+    }
+}
+
+fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
+    let settings = Settings::from_args(args)?;
+    logging::init("launcher", settings.log_level);
+    let endpoints = Endpoints::bind(&settings.addresses)?;
+    let address = endpoints.address;
+    // From here on an operator's signal is an order to children as well.
+    let signals = Signals::block()?;
+    let processes = spawn_all(&settings, &endpoints)?;
+    let run_dir = endpoints.close();
+    let (outcome, gone) = Supervisor::new(
+        processes,
+        signals,
+        settings.stall_timeout,
+        settings.shutdown_timeout,
+        |info| announce::ready(&settings, address, info, started.elapsed()),
+    )
+    .run();
+    drop(run_dir);
+    if let Some(profiler) = &settings.profiler {
+        for process in &gone {
+            process.salvage_trace(&profiler.dir);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Starts core, worker and frontend. When one cannot be started, those that
+/// were see the end of their control sockets, and end.
+fn spawn_all(settings: &Settings, endpoints: &Endpoints) -> Result<Vec<Process>, Box<dyn Error>> {
+    let run = run_word()?;
+    let facts = facts(settings);
+    let inherited = endpoints.inherited();
+    let spawn = |role, inherited: &[BorrowedFd<'_>]| -> Result<Process, Box<dyn Error>> {
+        let rings = match settings.profiler {
+            Some(_) => Some(Rings::create()?),
+            None => None,
+        };
+        let trace = settings.profiler.as_ref().zip(rings.as_ref());
+        let start = Start {
+            run,
+            log_level: settings.log_level.to_string(),
+            trace: trace.map(|(profiler, rings)| TraceConfig {
+                dir: profiler.dir.clone(),
+                session: profiler::SESSION.to_owned(),
+                max_bytes: profiler.max_bytes,
+                rings_fd: rings.fd().as_raw_fd(),
+                facts: facts.clone(),
+            }),
+            role,
+        };
+        Ok(Process::spawn(start, inherited, rings)?)
+    };
+    Ok(vec![
+        spawn(
+            RoleConfig::Core(settings.core(&inherited)),
+            &[endpoints.engine_as_fd()],
+        )?,
+        spawn(RoleConfig::Worker(settings.worker(&inherited)), &[])?,
+        spawn(
+            RoleConfig::Frontend(settings.frontend(&inherited)),
+            &[endpoints.http_as_fd()],
+        )?,
+    ])
+}

@@ -1,0 +1,196 @@
+//! The command line as it is typed. What needs more than one value, a file or
+//! the network to be judged is judged in [`settings`](crate::settings).
+
+use crate::{EXIT_USAGE, VERSION};
+use clap::{Parser, ValueEnum, value_parser};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const ABOUT: &str =
+    "OpenAI-compatible LLM server made of separate processes that one Perfetto trace shows.";
+
+const AFTER_HELP: &str = "\
+Environment:
+  NANO_PROFILER_DIR             Like --profiler-dir
+  NANO_PROFILER_MAX_MB          Like --profiler-max-mb
+  NANO_ENABLE_MULTIPROCESSING   0: run frontend, core and worker as threads of one process
+  HF_HOME, HF_ENDPOINT, HF_TOKEN  Cache, address and key of the model hub
+
+Exit code: 0 after an ordered end, 1 when a process died, 2 when the server could not start as told.";
+
+/// The command line as it is typed.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "nano-serve", version = VERSION, about = ABOUT, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Args {
+    /// A .gguf file, a directory in Hugging Face layout, or a hub id such as `org/name`
+    /// [default: SmolLM2-135M-Instruct, if it was fetched]
+    #[arg(long, value_name = "PATH|ID", help_heading = "Model")]
+    pub model: Option<String>,
+    /// Names by which clients ask for the model; the first is answered [default: from --model]
+    #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Model")]
+    pub served_model_name: Vec<String>,
+    /// Longest sequence in tokens, prompt and output together [default: the model's own]
+    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = "Model")]
+    pub max_model_len: Option<u32>,
+    /// File with a chat template that replaces the model's own
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub chat_template: Option<PathBuf>,
+    /// `auto`: weights as the files have them, fastest arithmetic. `float32`: exact and slow
+    #[arg(long, value_enum, default_value_t = DtypeArg::Auto, help_heading = "Model")]
+    pub dtype: DtypeArg,
+    /// Where the model computes
+    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu, help_heading = "Model")]
+    pub device: DeviceArg,
+    /// Threads that compute [default: all processors]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024), help_heading = "Model")]
+    pub threads: Option<u32>,
+    /// Makes the tokens of requests that bring no seed repeatable [default: random]
+    #[arg(long, value_name = "SEED", help_heading = "Model")]
+    pub seed: Option<u64>,
+
+    /// Address to listen on; 0.0.0.0 for all of IPv4
+    #[arg(long, default_value = "127.0.0.1", help_heading = "HTTP")]
+    pub host: String,
+    /// Port to listen on; 0 takes a free one, which is printed
+    #[arg(long, default_value_t = 8000, help_heading = "HTTP")]
+    pub port: u16,
+    /// Key that clients must send to reach /v1
+    #[arg(long, value_name = "KEY", help_heading = "HTTP")]
+    pub api_key: Option<String>,
+    /// Larger request bodies are answered by 413
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = value_parser!(u64).range(1..=1024), help_heading = "HTTP")]
+    pub max_body_mb: u64,
+
+    /// Sequences in one step at most
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..=4096), help_heading = "Scheduler and KV cache")]
+    pub max_num_seqs: u32,
+    /// Tokens in one step at most; longer prompts are computed in chunks
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..=1_048_576), help_heading = "Scheduler and KV cache")]
+    pub max_num_batched_tokens: u32,
+    /// Tokens that a KV block holds
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1024), help_heading = "Scheduler and KV cache")]
+    pub block_size: u32,
+    /// KV blocks [default: as many as --kv-cache-memory-bytes hold]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Scheduler and KV cache")]
+    pub num_kv_blocks: Option<u32>,
+    /// Memory that the KV cache may take
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = value_parser!(u64).range(1..), help_heading = "Scheduler and KV cache")]
+    pub kv_cache_memory_bytes: u64,
+    /// Compute every prompt anew, even where its beginning is cached
+    #[arg(long, help_heading = "Scheduler and KV cache")]
+    pub no_enable_prefix_caching: bool,
+
+    /// Every process writes a Perfetto trace into this directory, from its start on
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "NANO_PROFILER_DIR",
+        hide_env = true,
+        help_heading = "Profiling"
+    )]
+    pub profiler_dir: Option<PathBuf>,
+    /// Cap of one process's trace
+    #[arg(long, value_name = "MIB", env = "NANO_PROFILER_MAX_MB", hide_env = true, default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_048_576), help_heading = "Profiling")]
+    pub profiler_max_mb: u64,
+
+    /// Seconds that open requests may go on after SIGTERM; a second SIGTERM ends at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = value_parser!(u64).range(0..=86_400), help_heading = "Processes")]
+    pub shutdown_timeout: u64,
+    /// Ends the server when a process does not answer, or one step takes, so many seconds; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(0..=86_400), help_heading = "Processes")]
+    pub stall_timeout: u64,
+    /// Most verbose lines that are logged
+    #[arg(long, value_enum, default_value_t = LogLevel::Info, help_heading = "Processes")]
+    pub log_level: LogLevel,
+}
+
+/// How weights are kept and computed with.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum DtypeArg {
+    Auto,
+    Float32,
+}
+
+/// Which device backend.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum DeviceArg {
+    Cpu,
+    Cuda,
+}
+
+/// Most verbose level that is logged.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Args {
+    /// Takes the process's own command line; help, version and what is wrong
+    /// are printed here, and become the exit code.
+    pub fn from_command_line() -> Result<Args, ExitCode> {
+        Args::try_parse().map_err(|error| {
+            if error.use_stderr() {
+                eprintln!("nano-serve: {}", one_line(&error.to_string()));
+                ExitCode::from(EXIT_USAGE)
+            } else {
+                // A closed pipe behind `--help` is no failure.
+                let _ = error.print();
+                ExitCode::SUCCESS
+            }
+        })
+    }
+}
+
+/// What is wrong and the hint, without the usage that follows.
+fn one_line(rendered: &str) -> String {
+    let sentence = |paragraph: &str| {
+        let lines: Vec<&str> = paragraph.lines().map(str::trim).collect();
+        lines.join(" ").replacen("tip: ", "", 1)
+    };
+    let said: Vec<String> = rendered
+        .split("\n\n")
+        .map(sentence)
+        .filter(|text| {
+            !text.is_empty() && !text.starts_with("Usage:") && !text.starts_with("For more")
+        })
+        .collect();
+    let said = said.join("; ");
+    let said = said.strip_prefix("error: ").unwrap_or(&said);
+    format!("{said} (see --help)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_flag_ends_with_one_line_that_names_it() {
+        for (args, expected) in [
+            (&["--modle", "x"][..], "'--modle'"),
+            (&["--port", "70000"], "'--port <PORT>'"),
+            (&["--dtype", "int3"], "[possible values: auto, float32]"),
+            (&["--block-size", "0"], "0 is not in 1..=1024"),
+            (&["stray"], "'stray'"),
+            (&["--model"], "'--model <PATH|ID>'"),
+        ] {
+            let args = [&["nano-serve"], args].concat();
+            let error = Args::try_parse_from(&args).expect_err("wrong");
+            let line = one_line(&error.to_string());
+            assert_eq!(line.lines().count(), 1, "{line}");
+            assert!(line.contains(expected), "{args:?}: {line}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The command line, judged: every value here can be used as it is.
+
+use crate::args::{Args, DeviceArg, DtypeArg, LogLevel};
+use crate::endpoints::Inherited;
+use crate::model::{self, Model, NoModel};
+use crate::profiler::{NoProfiler, Profiler};
+use clap::ValueEnum;
+use log::LevelFilter;
+use nano_ipc::config::{CoreConfig, DeviceKind, Dtype, FrontendConfig, WorkerConfig};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Connections of clients at once; more wait in the kernel's queue.
+const MAX_CONNECTIONS: u32 = 4096;
+
+/// Requests in the engine at once, waiting ones included.
+const MAX_QUEUED_REQUESTS: u32 = 2048;
+
+/// The command line, judged.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What is served.
+    pub model: Model,
+    /// Where to listen: the first that can be bound. Not empty.
+    pub addresses: Vec<SocketAddr>,
+    /// Present when traces are written.
+    pub profiler: Option<Profiler>,
+    /// How long open requests may go on after SIGTERM.
+    pub shutdown_timeout: Duration,
+    /// When a process that does not answer ends the server; `None`: never.
+    pub stall_timeout: Option<Duration>,
+    /// Most verbose level that is logged.
+    pub log_level: LevelFilter,
+    chat_template: Option<PathBuf>,
+    /// What the parser has judged already.
+    args: Args,
+}
+
+/// Why the server cannot start as it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum WrongSettings {
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] NoModel),
+    /// The traces' directory.
+    #[error(transparent)]
+    Profiler(#[from] NoProfiler),
+    /// The address.
+    #[error("--host {host}: {source}")]
+    Host {
+        /// As typed.
+        host: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The file of the chat template.
+    #[error("--chat-template {}: {source}", path.display())]
+    ChatTemplate {
+        /// As typed.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No name may be empty.
+    #[error("--served-model-name: a name is empty")]
+    EmptyName,
+}
+
+impl Settings {
+    /// Judges the command line.
+    ///
+    /// # Errors
+    /// One line that names the flag.
+    pub fn from_args(args: Args) -> Result<Settings, WrongSettings> {
+        if args.served_model_name.iter().any(String::is_empty) {
+            return Err(WrongSettings::EmptyName);
+        }
+        let addresses = addresses(&args.host, args.port)?;
+        let chat_template = args.chat_template.clone().map(readable).transpose()?;
+        let model = model::resolve(args.model.as_deref(), &args.served_model_name)?;
+        let profiler = match &args.profiler_dir {
+            Some(dir) if !dir.as_os_str().is_empty() => {
+                Some(Profiler::prepare(dir, args.profiler_max_mb << 20)?)
+            }
+            // An empty variable is an unset one.
+            _ => None,
+        };
+        Ok(Settings {
+            model,
+            addresses,
+            profiler,
+            shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
+            stall_timeout: (args.stall_timeout > 0)
+                .then(|| Duration::from_secs(args.stall_timeout)),
+            log_level: match args.log_level {
+                LogLevel::Error => LevelFilter::Error,
+                LogLevel::Warn => LevelFilter::Warn,
+                LogLevel::Info => LevelFilter::Info,
+                LogLevel::Debug => LevelFilter::Debug,
+                LogLevel::Trace => LevelFilter::Trace,
+            },
+            chat_template,
+            args,
+        })
+    }
+
+    /// Whether clients must send a key.
+    pub fn has_api_key(&self) -> bool {
+        self.args.api_key.is_some()
+    }
+
+    /// The flag's value.
+    pub fn dtype_name(&self) -> String {
+        name_of(self.args.dtype)
+    }
+
+    /// The flag's value.
+    pub fn device_name(&self) -> String {
+        name_of(self.args.device)
+    }
+
+    /// Set-up of the frontend.
+    pub fn frontend(&self, inherited: &Inherited) -> FrontendConfig {
+        FrontendConfig {
+            model: self.model.path.clone(),
+            served_model_names: self.model.names.clone(),
+            chat_template: self.chat_template.clone(),
+            http_listener_fd: inherited.http_listener_fd,
+            engine_socket: inherited.engine_socket.clone(),
+            api_key: self.args.api_key.clone(),
+            max_body_bytes: self.args.max_body_mb << 20,
+            max_connections: MAX_CONNECTIONS,
+            max_queued_requests: MAX_QUEUED_REQUESTS,
+            seed: self.args.seed,
+        }
+    }
+
+    /// Set-up of the core.
+    pub fn core(&self, inherited: &Inherited) -> CoreConfig {
+        CoreConfig {
+            engine_listener_fd: inherited.engine_listener_fd,
+            world_size: 1,
+            max_num_seqs: self.args.max_num_seqs,
+            max_num_batched_tokens: self.args.max_num_batched_tokens,
+            block_size: self.args.block_size,
+            enable_prefix_caching: !self.args.no_enable_prefix_caching,
+            max_waiting: MAX_QUEUED_REQUESTS,
+        }
+    }
+
+    /// Set-up of the worker.
+    pub fn worker(&self, inherited: &Inherited) -> WorkerConfig {
+        WorkerConfig {
+            model: self.model.path.clone(),
+            rank: 0,
+            world_size: 1,
+            engine_socket: inherited.engine_socket.clone(),
+            dtype: match self.args.dtype {
+                DtypeArg::Auto => Dtype::Auto,
+                DtypeArg::Float32 => Dtype::Float32,
+            },
+            device: match self.args.device {
+                DeviceArg::Cpu => DeviceKind::Cpu,
+                DeviceArg::Cuda => DeviceKind::Cuda,
+            },
+            block_size: self.args.block_size,
+            num_kv_blocks: self.args.num_kv_blocks,
+            kv_cache_memory_bytes: self.args.kv_cache_memory_bytes,
+            max_model_len: self.args.max_model_len,
+            max_num_seqs: self.args.max_num_seqs,
+            max_num_batched_tokens: self.args.max_num_batched_tokens,
+            threads: self.args.threads,
+        }
+    }
+}
+
+/// As it is typed.
+fn name_of(value: impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |name| name.get_name().to_owned())
+}
+
+fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, WrongSettings> {
+    let error = |source| WrongSettings::Host {
+        host: host.to_owned(),
+        source,
+    };
+    let found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(error)?.collect();
+    if found.is_empty() {
+        return Err(error(io::Error::other("the name has no address")));
+    }
+    Ok(found)
+}
+
+/// The file's absolute path, if it can be read.
+fn readable(path: PathBuf) -> Result<PathBuf, WrongSettings> {
+    std::fs::File::open(&path)
+        .and_then(|file| file.metadata())
+        .and_then(|metadata| {
+            if metadata.is_file() {
+                std::path::absolute(&path)
+            } else {
+                Err(io::Error::other("is no file"))
+            }
+        })
+        .map_err(|source| WrongSettings::ChatTemplate { path, source })
+}

@@ -1,0 +1,313 @@
+//! Watches the children until the last one is gone.
+//!
+//! One thread, one loop: signals and control sockets are polled together.
+//!
+//! Invariants:
+//! - Every child that was spawned is in `processes` until it is reaped, and the
+//!   loop ends only when none is left, or none can be killed.
+//! - A child's unordered end, whatever its exit code, ends the server.
+//! - Once `phase` is `Ending` every child was told so, and is killed when the
+//!   time is up. `phase` never goes back.
+
+use crate::outcome::{Cause, Outcome};
+use crate::process::Process;
+use crate::pulse::{StallTimeout, Verdict};
+use crate::signals::{END_SIGNALS, Signals};
+use nano_ipc::child::GRACE;
+use nano_ipc::engine_info::EngineInfo;
+use nano_ipc::role::Role;
+use nano_ipc::to_child::ToChild;
+use nano_ipc::to_launcher::ToLauncher;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// After an order to end at once: when what is left is killed. Children end
+/// themselves after [`GRACE`].
+const KILL_AFTER: Duration = GRACE.saturating_add(Duration::from_millis(400));
+
+/// After that: when not even killing has helped, which only the kernel can
+/// cause. Together less than two seconds.
+const GIVE_UP_AFTER: Duration = Duration::from_millis(400);
+
+/// The loop looks at its clocks at least so often.
+const TICK: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nobody was told to end.
+    Serving,
+    /// The frontend was told to end when its open requests have, and at `until` at the latest.
+    Draining { until: Instant },
+    /// All were told to end at once.
+    Ending { kill_at: Instant },
+}
+
+/// Watches the children until the last one is gone.
+pub struct Supervisor<'a> {
+    processes: Vec<Process>,
+    gone: Vec<Process>,
+    signals: Signals,
+    stall_timeout: StallTimeout,
+    shutdown_timeout: Duration,
+    phase: Phase,
+    was_ready: bool,
+    /// What `/health` was last told.
+    unhealthy: Option<String>,
+    cause: Option<Cause>,
+    on_ready: Box<dyn FnMut(&EngineInfo) + 'a>,
+}
+
+impl<'a> Supervisor<'a> {
+    /// Of children that run; the signals were blocked before they were started.
+    pub fn new(
+        processes: Vec<Process>,
+        signals: Signals,
+        stall_timeout: StallTimeout,
+        shutdown_timeout: Duration,
+        on_ready: impl FnMut(&EngineInfo) + 'a,
+    ) -> Supervisor<'a> {
+        Supervisor {
+            processes,
+            gone: Vec::new(),
+            signals,
+            stall_timeout,
+            shutdown_timeout,
+            phase: Phase::Serving,
+            was_ready: false,
+            unhealthy: None,
+            cause: None,
+            on_ready: Box::new(on_ready),
+        }
+    }
+
+    /// Watches until nobody is left; how the server ended, and the children that are gone.
+    pub fn run(mut self) -> (Outcome, Vec<Process>) {
+        while !self.processes.is_empty() && !self.given_up() {
+            self.wait();
+            self.hear();
+            self.obey_signals();
+            self.reap();
+            self.judge();
+            self.enforce();
+        }
+        let outcome = Outcome::of(self.cause, self.was_ready);
+        (outcome, self.gone)
+    }
+
+    fn given_up(&self) -> bool {
+        matches!(self.phase, Phase::Ending { kill_at } if Instant::now() >= kill_at + GIVE_UP_AFTER)
+    }
+
+    /// Waits for a signal, a message, or the next look at the clocks.
+    fn wait(&self) {
+        let until = match self.phase {
+            Phase::Serving => TICK,
+            Phase::Draining { until: at } | Phase::Ending { kill_at: at } => {
+                at.saturating_duration_since(Instant::now()).min(TICK)
+            }
+        };
+        let controls = self.processes.iter().filter_map(Process::control_fd);
+        let mut fds: Vec<PollFd> = std::iter::once(self.signals.as_fd())
+            .chain(controls)
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        // One more millisecond: poll rounds down. An error means a signal, and
+        // the next round looks at everything anyway.
+        let timeout = PollTimeout::try_from(until + Duration::from_millis(1));
+        let _ = poll(&mut fds, timeout.unwrap_or(PollTimeout::ZERO));
+    }
+
+    /// Takes what children have said.
+    fn hear(&mut self) {
+        let now = Instant::now();
+        for process in &mut self.processes {
+            if let Some(ToLauncher::Ready(info)) = process.hear(now) {
+                self.was_ready = true;
+                (self.on_ready)(&info);
+            }
+        }
+    }
+
+    fn obey_signals(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            if END_SIGNALS.contains(&signal) {
+                self.order_to_end(signal);
+            }
+        }
+    }
+
+    /// The first order drains, the second does not.
+    fn order_to_end(&mut self, signal: Signal) {
+        match self.phase {
+            Phase::Serving => {
+                log::info!(
+                    "{signal}: open requests may go on for {:?}",
+                    self.shutdown_timeout
+                );
+                self.phase = Phase::Draining {
+                    until: Instant::now() + self.shutdown_timeout + KILL_AFTER,
+                };
+                let drain_ms = u64::try_from(self.shutdown_timeout.as_millis()).unwrap_or(u64::MAX);
+                for process in self
+                    .processes
+                    .iter_mut()
+                    .filter(|p| p.role == Role::Frontend)
+                {
+                    process.end(drain_ms, "the server shuts down");
+                }
+            }
+            Phase::Draining { .. } => {
+                log::info!("{signal} again: ending at once");
+                self.end_all("the server was told to end at once");
+            }
+            Phase::Ending { .. } => {}
+        }
+    }
+
+    /// Tells all to end at once. Does nothing when they were told before.
+    fn end_all(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Ending { .. }) {
+            return;
+        }
+        self.phase = Phase::Ending {
+            kill_at: Instant::now() + KILL_AFTER,
+        };
+        // The frontend first: its clients wait.
+        self.processes
+            .sort_by_key(|process| process.role != Role::Frontend);
+        for process in &mut self.processes {
+            process.end(0, reason);
+        }
+    }
+
+    /// Takes in every child that has ended, and whatever else is a child of
+    /// ours: as process 1 we inherit strangers.
+    fn reap(&mut self) {
+        while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            let Some(pid) = status.pid() else { break };
+            let died = match status {
+                WaitStatus::Exited(_, code) => Death::Exit(code),
+                WaitStatus::Signaled(_, signal, _) => Death::Signal(signal),
+                _ => continue,
+            };
+            let Some(index) = self.processes.iter().position(|p| p.pid == pid) else {
+                continue;
+            };
+            let mut process = self.processes.remove(index);
+            // Its last words may have come after the last look.
+            let _ = process.hear(Instant::now());
+            self.mourn(&process, died);
+            self.gone.push(process);
+        }
+    }
+
+    /// What a child's end means.
+    fn mourn(&mut self, process: &Process, death: Death) {
+        log::debug!("{} ended: {death:?}", process.role);
+        let drained = process.role == Role::Frontend
+            && matches!(self.phase, Phase::Draining { .. })
+            && matches!(death, Death::Exit(0));
+        if drained {
+            self.end_all("the server shuts down");
+            return;
+        }
+        let ending = matches!(self.phase, Phase::Ending { .. });
+        let ordered = ending && (process.killed || matches!(death, Death::Exit(_)));
+        if let Some(reason) = &process.failed {
+            self.blame(Cause::failure(process.role, reason));
+        } else if !ordered {
+            self.blame(Cause::death(format!("{} {death}", process.role)));
+        }
+    }
+
+    /// Keeps the root of what goes wrong, and ends the server. What fails while
+    /// an ordered end is under way is its consequence.
+    fn blame(&mut self, cause: Cause) {
+        let ordered = self.cause.is_none() && matches!(self.phase, Phase::Ending { .. });
+        if ordered {
+            log::warn!("{}", cause.text());
+            return;
+        }
+        self.end_all(&format!("the engine stopped: {}", cause.text()));
+        self.cause = Some(cause.root(self.cause.take()));
+    }
+
+    /// Pings who is due, and judges who does not answer or move.
+    fn judge(&mut self) {
+        if matches!(self.phase, Phase::Ending { .. }) {
+            return;
+        }
+        let now = Instant::now();
+        let mut unhealthy = None;
+        let mut stalled = None;
+        for process in &mut self.processes {
+            if let Some(number) = process.pulse.ping(now) {
+                process.tell(&ToChild::Ping(number));
+            }
+            match process.pulse.verdict(now, self.stall_timeout) {
+                Verdict::Well => {}
+                Verdict::Unhealthy(what) => unhealthy = Some(format!("{} {what}", process.role)),
+                Verdict::Stalled(what) => {
+                    stalled = Some(format!("{} {what} (--stall-timeout)", process.role));
+                }
+            }
+        }
+        if unhealthy != self.unhealthy {
+            self.tell_health(unhealthy);
+        }
+        if let Some(text) = stalled {
+            self.blame(Cause::death(text));
+        }
+    }
+
+    fn tell_health(&mut self, unhealthy: Option<String>) {
+        match (&self.unhealthy, &unhealthy) {
+            (None, Some(reason)) => log::warn!("unhealthy: {reason}"),
+            (Some(_), None) => log::info!("healthy again"),
+            _ => {}
+        }
+        for process in self
+            .processes
+            .iter_mut()
+            .filter(|p| p.role == Role::Frontend)
+        {
+            process.tell(&ToChild::Health(unhealthy.clone()));
+        }
+        self.unhealthy = unhealthy;
+    }
+
+    /// Ends what has had its time.
+    fn enforce(&mut self) {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Draining { until } if now >= until => {
+                self.end_all("the server shuts down");
+            }
+            Phase::Ending { kill_at } if now >= kill_at => {
+                for process in self.processes.iter_mut().filter(|p| !p.killed) {
+                    process.kill();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    Exit(i32),
+    Signal(Signal),
+}
+
+impl std::fmt::Display for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Death::Exit(code) => write!(f, "ended with exit code {code}"),
+            Death::Signal(signal) => write!(f, "was killed by {signal}"),
+        }
+    }
+}
