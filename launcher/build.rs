@@ -15,10 +15,10 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     // HEAD's own log grows with every commit and checkout.
     for file in ["HEAD", "logs/HEAD"] {
-        if let Some(path) = git(&["rev-parse", "--git-path", file]) {
-            if std::path::Path::new(&path).exists() {
-                println!("cargo::rerun-if-changed={path}");
-            }
+        if let Some(path) = git(&["rev-parse", "--git-path", file])
+            && std::path::Path::new(&path).exists()
+        {
+            println!("cargo::rerun-if-changed={path}");
         }
     }
 }

@@ -98,6 +98,18 @@ impl RequestTracks {
     }
 }
 
+/// A core that ends takes its requests with it: nothing of it goes on, and only
+/// a killed process leaves slices without an end.
+impl Drop for RequestTracks {
+    fn drop(&mut self) {
+        for (trace_key, track) in &mut self.tracks {
+            if let Some(event) = track.open.take() {
+                RequestTrack::new(*trace_key).end(event, [], &[]);
+            }
+        }
+    }
+}
+
 impl Track {
     fn end(&mut self, on: RequestTrack, traced: TracedEvent) {
         match self.open.take() {

@@ -3,6 +3,7 @@
 
 use crate::{EXIT_USAGE, VERSION};
 use clap::{Parser, ValueEnum, value_parser};
+use log::LevelFilter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -100,8 +101,8 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(0..=86_400), help_heading = "Processes")]
     pub stall_timeout: u64,
     /// Most verbose lines that are logged
-    #[arg(long, value_enum, default_value_t = LogLevel::Info, help_heading = "Processes")]
-    pub log_level: LogLevel,
+    #[arg(long, value_enum, default_value_t = LogLevelArg::Info, value_name = "LEVEL", help_heading = "Processes")]
+    pub log_level: LogLevelArg,
 }
 
 /// How weights are kept and computed with.
@@ -123,7 +124,7 @@ pub enum DeviceArg {
 /// Most verbose level that is logged.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum LogLevel {
+pub enum LogLevelArg {
     Error,
     Warn,
     Info,
@@ -132,6 +133,17 @@ pub enum LogLevel {
 }
 
 impl Args {
+    /// Most verbose level that is logged.
+    pub fn log_level(&self) -> LevelFilter {
+        match self.log_level {
+            LogLevelArg::Error => LevelFilter::Error,
+            LogLevelArg::Warn => LevelFilter::Warn,
+            LogLevelArg::Info => LevelFilter::Info,
+            LogLevelArg::Debug => LevelFilter::Debug,
+            LogLevelArg::Trace => LevelFilter::Trace,
+        }
+    }
+
     /// Takes the process's own command line; help, version and what is wrong
     /// are printed here, and become the exit code.
     pub fn from_command_line() -> Result<Args, ExitCode> {

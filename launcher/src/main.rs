@@ -47,8 +47,8 @@ fn become_single_process() -> std::io::Error {
 }
 
 fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
+    logging::init("launcher", args.log_level());
     let settings = Settings::from_args(args)?;
-    logging::init("launcher", settings.log_level);
     let endpoints = Endpoints::bind(&settings.addresses)?;
     let address = endpoints.address;
     // From here on an operator's signal is an order to children as well.

@@ -43,6 +43,14 @@ impl Cause {
         Cause { rank: 0, text }
     }
 
+    /// A role ended as if it had been told to: whom it served is gone.
+    pub fn desertion(role: Role) -> Cause {
+        Cause {
+            rank: 4,
+            text: format!("{role} ended on its own"),
+        }
+    }
+
     /// A role ended with a reason.
     pub fn failure(role: Role, reason: &str) -> Cause {
         let rank = match role {
@@ -100,6 +108,7 @@ mod tests {
             Outcome::CannotStart(text.clone())
         );
         assert_eq!(Outcome::of(found.clone(), true), Outcome::Failed(text));
+        let found = Some(Cause::desertion(Role::Frontend).root(found));
         let killed = Cause::death("core was killed by SIGKILL".to_owned()).root(found);
         let text = "core was killed by SIGKILL".to_owned();
         assert_eq!(Outcome::of(Some(killed), false), Outcome::Failed(text));

@@ -9,7 +9,6 @@ use nano_ipc::role::Role;
 use nano_ipc::to_child::ToChild;
 use nano_ipc::to_launcher::ToLauncher;
 use nano_trace::Rings;
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
@@ -236,7 +235,7 @@ fn prepare(inherited: &[RawFd]) -> io::Result<()> {
     for &fd in inherited {
         // SAFETY: open in the parent at the fork, hence here.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty())).map_err(Errno::from)?;
+        fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
     }
     Ok(())
 }

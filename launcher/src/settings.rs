@@ -1,6 +1,6 @@
 //! The command line, judged: every value here can be used as it is.
 
-use crate::args::{Args, DeviceArg, DtypeArg, LogLevel};
+use crate::args::{Args, DeviceArg, DtypeArg};
 use crate::endpoints::Inherited;
 use crate::model::{self, Model, NoModel};
 use crate::profiler::{NoProfiler, Profiler};
@@ -94,13 +94,7 @@ impl Settings {
             shutdown_timeout: Duration::from_secs(args.shutdown_timeout),
             stall_timeout: (args.stall_timeout > 0)
                 .then(|| Duration::from_secs(args.stall_timeout)),
-            log_level: match args.log_level {
-                LogLevel::Error => LevelFilter::Error,
-                LogLevel::Warn => LevelFilter::Warn,
-                LogLevel::Info => LevelFilter::Info,
-                LogLevel::Debug => LevelFilter::Debug,
-                LogLevel::Trace => LevelFilter::Trace,
-            },
+            log_level: args.log_level(),
             chat_template,
             args,
         })

@@ -218,6 +218,8 @@ impl<'a> Supervisor<'a> {
         let ordered = ending && (process.killed || matches!(death, Death::Exit(_)));
         if let Some(reason) = &process.failed {
             self.blame(Cause::failure(process.role, reason));
+        } else if matches!(death, Death::Exit(0)) && !ordered {
+            self.blame(Cause::desertion(process.role));
         } else if !ordered {
             self.blame(Cause::death(format!("{} {death}", process.role)));
         }

@@ -1,1 +1,268 @@
-fn main() {}
+//! `nano-serve-single`: the same roles as threads of one process, for
+//! debuggers and profilers that follow one process only.
+//!
+//! The one program that links all roles. Sockets join them as they join
+//! processes; no loop knows the difference. The main thread does what launcher
+//! and control threads do elsewhere.
+
+use nano_core::Endpoint;
+use nano_ipc::child::GRACE;
+use nano_ipc::connection::Connection;
+use nano_ipc::engine_info::EngineInfo;
+use nano_ipc::lifecycle::{Lifecycle, Shutdown};
+use nano_ipc::logging;
+use nano_ipc::role::Role;
+use nano_ipc::to_launcher::ToLauncher;
+use nano_serve::args::Args;
+use nano_serve::endpoints::{Inherited, bind_http};
+use nano_serve::facts::facts;
+use nano_serve::outcome::{Cause, Outcome};
+use nano_serve::profiler::SESSION;
+use nano_serve::settings::Settings;
+use nano_serve::signals::{END_SIGNALS, Signals};
+use nano_serve::{announce, run_word};
+use nano_trace::{ProcessTrace, Rings};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the main thread waits for.
+enum Happening {
+    /// The operator wants an end.
+    EndSignal,
+    /// Requests are accepted.
+    Ready(EngineInfo),
+    /// A role's loop has ended.
+    Ended(Role, Result<(), String>),
+}
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let args = match Args::from_command_line() {
+        Ok(args) => args,
+        Err(exit_code) => return exit_code,
+    };
+    let outcome =
+        serve(args, started).unwrap_or_else(|error| Outcome::CannotStart(error.to_string()));
+    nano_trace::finish();
+    outcome.exit_code()
+}
+
+fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
+    logging::init("single", args.log_level());
+    let settings = Settings::from_args(args)?;
+    let (http, address) = bind_http(&settings.addresses)?;
+    let signals = Signals::block()?;
+    let run = run_word()?;
+    start_trace(&settings, run)?;
+
+    let (happening, happenings) = channel();
+    let (frontend_end, core_to_frontend) = UnixStream::pair()?;
+    let (worker_end, core_to_worker) = UnixStream::pair()?;
+    let core_ends = vec![core_to_frontend.into(), core_to_worker.into()];
+    let roles = Roles {
+        frontend: lifecycle(&happening)?,
+        engine: [lifecycle(&happening)?, lifecycle(&happening)?],
+    };
+    let inherited = Inherited::nothing();
+    spawn(Role::Core, &happening, {
+        let (config, lifecycle) = (settings.core(&inherited), Arc::clone(&roles.engine[0]));
+        move || nano_core::run(&config, Endpoint::Connected(core_ends), run, &lifecycle)
+    })?;
+    spawn(Role::Worker { rank: 0 }, &happening, {
+        let (config, lifecycle) = (settings.worker(&inherited), Arc::clone(&roles.engine[1]));
+        let core = Connection::from_fd(worker_end.into());
+        move || nano_worker::run(&config, core, run, &lifecycle)
+    })?;
+    spawn(Role::Frontend, &happening, {
+        let (config, lifecycle) = (settings.frontend(&inherited), Arc::clone(&roles.frontend));
+        let core = Connection::from_fd(frontend_end.into());
+        move || nano_frontend::run(&config, http, core, run, lifecycle)
+    })?;
+    watch_signals(signals, happening)?;
+    Ok(watch(
+        &roles,
+        &happenings,
+        settings.shutdown_timeout,
+        |info| {
+            announce::ready(&settings, address, info, started.elapsed());
+        },
+    ))
+}
+
+/// One file for the whole server.
+fn start_trace(settings: &Settings, run: u64) -> Result<(), Box<dyn Error>> {
+    let Some(profiler) = &settings.profiler else {
+        return Ok(());
+    };
+    let rings = Rings::create()?;
+    nano_trace::start(ProcessTrace {
+        dir: profiler.dir.clone(),
+        session: SESSION.to_owned(),
+        role: "single".to_owned(),
+        run,
+        max_bytes: profiler.max_bytes,
+        rings: rings.fd().try_clone_to_owned()?,
+        facts: facts(settings),
+    })?;
+    Ok(())
+}
+
+fn lifecycle(happening: &Sender<Happening>) -> io::Result<Arc<Lifecycle>> {
+    let happening = happening.clone();
+    let lifecycle = Lifecycle::new(move |message| {
+        if let ToLauncher::Ready(info) = message {
+            // The main thread may have ended.
+            let _ = happening.send(Happening::Ready(info));
+        }
+    })?;
+    Ok(Arc::new(lifecycle))
+}
+
+/// Runs a role's loop on a thread of its own.
+fn spawn<E: Display>(
+    role: Role,
+    happening: &Sender<Happening>,
+    run: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> io::Result<()> {
+    let happening = happening.clone();
+    thread::Builder::new()
+        .name(role.to_string())
+        .spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(run))
+                .map(|ended| ended.map_err(|error| error.to_string()))
+                .unwrap_or_else(|_| Err("internal error: panic".to_owned()));
+            // The main thread may have ended.
+            let _ = happening.send(Happening::Ended(role, ended));
+        })
+        .map(drop)
+}
+
+fn watch_signals(signals: Signals, happening: Sender<Happening>) -> io::Result<()> {
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            loop {
+                let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+                let _ = poll(&mut fds, PollTimeout::NONE);
+                while let Some(signal) = signals.next() {
+                    if END_SIGNALS.contains(&signal)
+                        && happening.send(Happening::EndSignal).is_err()
+                    {
+                        return;
+                    }
+                }
+            }
+        })
+        .map(drop)
+}
+
+/// The lifecycles of the loops that run.
+struct Roles {
+    frontend: Arc<Lifecycle>,
+    engine: [Arc<Lifecycle>; 2],
+}
+
+impl Roles {
+    fn end_all(&self, reason: &str) {
+        for lifecycle in std::iter::once(&self.frontend).chain(&self.engine) {
+            lifecycle.request_shutdown(Shutdown {
+                drain_until: Instant::now(),
+                reason: reason.to_owned(),
+            });
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// Nobody was told to end.
+    Serving,
+    /// The frontend was told to end when its open requests have.
+    Draining { until: Instant },
+    /// All were told to end at once.
+    Ending { until: Instant },
+}
+
+/// Watches until all three loops have ended, or have had their time: the first
+/// signal lets the frontend drain, its end ends the others, and so does any end
+/// that was not ordered.
+fn watch(
+    roles: &Roles,
+    happenings: &Receiver<Happening>,
+    shutdown_timeout: Duration,
+    on_ready: impl Fn(&EngineInfo),
+) -> Outcome {
+    let mut left = 3;
+    let mut was_ready = false;
+    let mut phase = Phase::Serving;
+    let mut cause: Option<Cause> = None;
+    let end_all = |reason: &str| {
+        roles.end_all(reason);
+        Phase::Ending {
+            until: Instant::now() + GRACE,
+        }
+    };
+    while left > 0 {
+        let happened = match phase {
+            Phase::Serving => happenings.recv().ok(),
+            Phase::Draining { until } | Phase::Ending { until } => happenings
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+                .ok(),
+        };
+        phase = match (happened, phase) {
+            (Some(Happening::Ready(info)), _) => {
+                was_ready = true;
+                on_ready(&info);
+                phase
+            }
+            (Some(Happening::EndSignal), Phase::Serving) => {
+                let drain_until = Instant::now() + shutdown_timeout;
+                roles.frontend.request_shutdown(Shutdown {
+                    drain_until,
+                    reason: "the server shuts down".to_owned(),
+                });
+                Phase::Draining {
+                    until: drain_until + GRACE,
+                }
+            }
+            (Some(Happening::EndSignal), Phase::Draining { .. }) => {
+                end_all("the server was told to end at once")
+            }
+            (Some(Happening::EndSignal), Phase::Ending { .. }) => phase,
+            (Some(Happening::Ended(role, ended)), _) => {
+                left -= 1;
+                let ordered = matches!(phase, Phase::Ending { .. }) && cause.is_none();
+                let drained = matches!(phase, Phase::Draining { .. }) && role == Role::Frontend;
+                match ended {
+                    Ok(()) if ordered || cause.is_some() => phase,
+                    Ok(()) if drained => end_all("the server shuts down"),
+                    Err(error) if ordered => {
+                        log::warn!("{role}: {error}");
+                        phase
+                    }
+                    other => {
+                        let reason = other.err().unwrap_or_else(|| "it ended".to_owned());
+                        let found = Cause::failure(role, &reason).root(cause.take());
+                        let phase = end_all(&format!("the engine stopped: {}", found.text()));
+                        cause = Some(found);
+                        phase
+                    }
+                }
+            }
+            (None, Phase::Draining { .. }) => end_all("the server shuts down"),
+            // Time is up; the process ends with its threads.
+            (None, Phase::Ending { .. } | Phase::Serving) => break,
+        };
+    }
+    Outcome::of(cause, was_ready)
+}

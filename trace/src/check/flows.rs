@@ -142,12 +142,19 @@ fn has_failed(timeline: &Timeline, hops: &[Hop]) -> bool {
     reasons.any(|reason| !matches!(reason.value.text(), Some("stop" | "length")))
 }
 
-/// At the edges of a recording a flow's other end may lie outside.
+/// At the edges of a recording a flow's other end may lie outside, and the
+/// engine may end between a step's dispatch, its run and its result.
 fn check_lone(timeline: &Timeline, spans: &Spans<'_>, id: u64, hop: &Hop, out: &mut Violations) {
     let all_record = spans
         .values()
         .all(|(from, to)| *from < hop.time && hop.time < *to);
-    if all_record {
+    let event = timeline.hop(hop).0;
+    let cut_by_the_end = matches!(event, Some(Event::Dispatch | Event::WorkerSend))
+        && !timeline
+            .slices
+            .iter()
+            .any(|slice| slice.event == event && slice.begin > hop.time);
+    if all_record && !cut_by_the_end {
         out.add(Rule::FlowLone, hop.at, || {
             let (event, category, _) = timeline.hop(hop);
             let name = event.map_or("an event", Event::name);

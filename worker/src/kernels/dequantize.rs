@@ -9,7 +9,7 @@
 use half::{bf16, f16};
 use nano_model::gguf::GgmlType;
 
-/// Elements of a [`Group`].
+/// Elements of a `Group`.
 pub const GROUP: usize = 32;
 
 /// 32 elements: `scale[i / 16] * quants[i] + min`.

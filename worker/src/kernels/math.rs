@@ -13,7 +13,7 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::F) -> S::F {
     let limited = simd.max(c(-87.0), simd.min(c(88.0), x));
     let n = simd.round(simd.mul(limited, c(std::f32::consts::LOG2_E)));
     // ln 2 in two parts, the first with few enough bits that n times it is exact.
-    let r = simd.mul_add(n, c(-0.693_359_375), limited);
+    let r = simd.mul_add(n, c(-355.0 / 512.0), limited);
     let r = simd.mul_add(n, c(2.121_944_4e-4), r);
     let mut p = c(1.0 / 5040.0);
     for factorial in [720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {

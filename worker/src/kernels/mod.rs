@@ -1,7 +1,7 @@
 //! The arithmetic of a forward pass on the host's processors: pure functions on slices.
 //!
 //! Written once over vectors of eight lanes and compiled for each instruction
-//! set ([`simd`]), chosen at run time; threads come from [`Pool`]. What all
+//! set (`simd`), chosen at run time; threads come from [`Pool`]. What all
 //! kernels hold to:
 //!
 //! * A row's result depends on no other row of the batch, nor on how a prompt

@@ -142,7 +142,7 @@ impl<L: Layout> QuantTiles<L> {
             quants: Vec::with_capacity(tiles * groups * L::LANES),
             scales: Vec::with_capacity(tiles * groups * L::SCALES),
         };
-        let mut tile: Vec<Vec<Group>> = vec![Vec::with_capacity(groups); LANES];
+        let mut tile: [Vec<Group>; LANES] = std::array::from_fn(|_| Vec::with_capacity(groups));
         for rows in bytes.chunks(row_bytes.max(1) * LANES) {
             tile.iter_mut().for_each(Vec::clear);
             for (row, groups) in rows.chunks_exact(row_bytes).zip(&mut tile) {

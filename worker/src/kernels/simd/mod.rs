@@ -110,7 +110,7 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Portable)
 }
 
-/// The instruction set that [`dispatch`] chooses, for logs.
+/// The instruction set that `dispatch` chooses, for logs.
 pub fn instruction_set() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     if Avx2::detect().is_some() {

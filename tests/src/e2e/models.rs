@@ -1,0 +1,172 @@
+//! Real models behind the real server.
+
+use crate::client::{Stream, StreamEvent, get, post};
+use crate::programs::golden;
+use crate::server::{Server, ServerOptions};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The default model. scripts/test fetches it.
+fn default_model() -> PathBuf {
+    let path = std::env::var_os("NANO_TEST_MODEL").map_or_else(
+        || {
+            let home = std::env::var_os("HOME").expect("HOME");
+            Path::new(&home).join(".cache/nano-serve/SmolLM2-135M-Instruct.Q4_1.gguf")
+        },
+        PathBuf::from,
+    );
+    assert!(path.exists(), "{}: run scripts/fetch-model", path.display());
+    path
+}
+
+/// The token ids that a streaming completion gave.
+fn token_ids(events: &[StreamEvent]) -> Vec<u64> {
+    assert!(events.contains(&StreamEvent::Done), "{events:?}");
+    let ids = events.iter().filter_map(|event| match event {
+        StreamEvent::Data(chunk) => chunk["choices"][0]["token_ids"].as_array(),
+        _ => None,
+    });
+    ids.flatten()
+        .map(|id| id.as_u64().expect("an id"))
+        .collect()
+}
+
+fn open(server: &Server, body: &Value) -> Stream {
+    Stream::open(server.base_url(), "/v1/completions", body.clone())
+}
+
+fn rest(stream: &Stream) -> Vec<StreamEvent> {
+    stream.rest(Instant::now() + Duration::from_secs(300))
+}
+
+/// Requests of mixed lengths, greedy and sampled.
+fn mixed_requests() -> Vec<Value> {
+    (0..32_u64)
+        .map(|n| {
+            json!({
+                "model": "tiny-llama",
+                // Lengths from 1 to about 280; half of them share their beginning.
+                "prompt": (0..1 + n * 9)
+                    .map(|i| (i * 31 + (n % 2) * n) % 700 + 3)
+                    .collect::<Vec<_>>(),
+                "max_tokens": 5 + (n * 7) % 40,
+                "temperature": if n % 3 == 0 { 0.0 } else { 0.9 },
+                "top_p": 0.95,
+                "seed": n,
+                "ignore_eos": true,
+                "return_token_ids": true,
+            })
+        })
+        .collect()
+}
+
+/// What each request gives when nothing else runs, and then when all do.
+fn assert_alone_and_together_agree(server: &Server) {
+    let requests = mixed_requests();
+    let alone: Vec<Vec<u64>> = requests
+        .iter()
+        .map(|body| token_ids(&rest(&open(server, body))))
+        .collect();
+    for (body, ids) in requests.iter().zip(&alone) {
+        assert_eq!(ids.len() as u64, body["max_tokens"].as_u64().expect("set"));
+    }
+    let streams: Vec<Stream> = requests.iter().map(|body| open(server, body)).collect();
+    for (number, (stream, alone)) in streams.iter().zip(&alone).enumerate() {
+        let together = token_ids(&rest(stream));
+        assert_eq!(&together, alone, "request {number}");
+    }
+}
+
+#[test]
+fn each_of_32_streams_gives_the_tokens_that_it_gives_alone() {
+    let server = ServerOptions::real(&golden("models/tiny-llama"))
+        .args(&["--max-num-batched-tokens", "64", "--max-num-seqs", "24"])
+        .start();
+    assert_alone_and_together_agree(&server);
+}
+
+#[test]
+fn nor_does_preemption_change_a_token() {
+    // Too few blocks for all: 32 streams need up to 20 blocks of 16 tokens each.
+    let server = ServerOptions::real(&golden("models/tiny-llama"))
+        .args(&["--num-kv-blocks", "40", "--max-num-batched-tokens", "64"])
+        .start();
+    assert_alone_and_together_agree(&server);
+    let (_, metrics) = get(&format!("{}/metrics", server.base_url())).expect("answered");
+    let preemptions = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("vllm:num_preemptions"))
+        .and_then(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
+    assert!(preemptions.is_some_and(|n| n > 0.0), "{metrics}");
+}
+
+#[test]
+fn the_default_model_answers_the_openai_package() {
+    let server = ServerOptions::real(&default_model())
+        .args(&["--served-model-name", "smollm2", "--api-key", "let me in"])
+        .start();
+    let python = std::env::var("NANO_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let output = Command::new(&python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("openai_client.py"))
+        .args([server.base_url(), "smollm2", "let me in"])
+        .output()
+        .unwrap_or_else(|error| panic!("{python}: {error}; scripts/test sets it up"));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn the_single_process_gives_the_same_tokens_and_ends_as_told() {
+    let body = &mixed_requests()[9];
+    let options = ServerOptions::real(&golden("models/tiny-llama"));
+    let server = options.clone().start();
+    let several = token_ids(&rest(&open(&server, body)));
+    let mut single = options.env("NANO_ENABLE_MULTIPROCESSING", "0").start();
+    assert_eq!(token_ids(&rest(&open(&single, body))), several);
+    // A stream that is open when it is told to end may finish.
+    let stream = open(
+        &single,
+        &json!({"model": "tiny-llama", "prompt": [5], "max_tokens": 200}),
+    );
+    stream.wait_started();
+    single.signal("nano-serve-single", Signal::SIGTERM);
+    let events = rest(&stream);
+    assert!(events.contains(&StreamEvent::Done), "{events:?}");
+    let status = single.wait_exit(Duration::from_secs(3));
+    assert_eq!(status.code(), Some(0), "{}", single.log());
+}
+
+#[test]
+fn a_completion_is_what_the_golden_data_say() {
+    let text = std::fs::read_to_string(golden("models/tiny-llama/golden.json")).expect("golden");
+    let golden_data: Value = serde_json::from_str(&text).expect("JSON");
+    let server = ServerOptions::real(&golden("models/tiny-llama"))
+        .args(&["--dtype", "float32"])
+        .start();
+    for case in golden_data["cases"].as_array().expect("cases") {
+        let expected = &case["greedy"]["ids"];
+        let body = json!({
+            "model": "tiny-llama",
+            "prompt": case["input_ids"],
+            "max_tokens": expected.as_array().expect("ids").len(),
+            "temperature": 0.0,
+            "ignore_eos": true,
+            "return_token_ids": true,
+        });
+        let url = format!("{}/v1/completions", server.base_url());
+        let (status, answer) = post(&url, &body).expect("answered");
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(
+            &answer["choices"][0]["token_ids"], expected,
+            "{}",
+            case["name"]
+        );
+    }
+}

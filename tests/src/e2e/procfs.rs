@@ -1,0 +1,45 @@
+//! The processes of one server, found by a variable in their environment, which
+//! survives whatever happens to their parents.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+
+/// The variable that marks all processes of one server.
+pub const MARK: &str = "NANO_TEST_SERVER";
+
+/// One process, as /proc shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number.
+    pub pid: Pid,
+    /// The program's name.
+    pub name: String,
+}
+
+impl Found {
+    /// Sends it a signal; one that is gone already gets none.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(self.pid, signal);
+    }
+}
+
+/// All living processes that carry the mark. A zombie has no environment any more.
+pub fn marked(mark: &str) -> Vec<Found> {
+    let variable = format!("{MARK}={mark}");
+    let processes = fs::read_dir("/proc").expect("/proc");
+    processes
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let carries = environ
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == variable.as_bytes());
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            carries.then(|| Found {
+                pid: Pid::from_raw(pid),
+                name: name.trim_end().to_owned(),
+            })
+        })
+        .collect()
+}
