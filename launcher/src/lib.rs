@@ -12,6 +12,7 @@ pub mod announce;
 pub mod args;
 pub mod endpoints;
 pub mod facts;
+pub mod hub;
 pub mod model;
 pub mod outcome;
 pub mod process;

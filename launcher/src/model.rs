@@ -1,5 +1,6 @@
 //! From what `--model` says to files on disk, and the names that clients use.
 
+use crate::hub::{Hub, HubError, HubModel};
 use nano_model::{DEFAULT_MODEL_FILE, ModelError, ModelSource, default_model_path};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,9 @@ pub enum NoModel {
     /// Looks like a path, and nothing is there.
     #[error("--model {0}: no such file or directory")]
     NoSuchPath(String),
+    /// The hub did not give it.
+    #[error("--model {0}")]
+    NotFetchedFromHub(#[from] HubError),
     /// Its files say what cannot be served.
     #[error("--model {0}")]
     Broken(#[from] ModelError),
@@ -41,20 +45,27 @@ pub fn resolve(model: Option<&str>, served_names: &[String]) -> Result<Model, No
     };
     ModelSource::open(&path)?.config()?;
     let path = std::path::absolute(&path).unwrap_or(path);
-    let names = match served_names {
-        [] => default_names(model, &path),
-        given => given.to_vec(),
+    let names = match (served_names, model) {
+        // The cache names a model's directory by its commit.
+        ([], Some(name)) if !Path::new(name).exists() => vec![name.to_owned()],
+        ([], _) => default_names(model, &path),
+        (given, _) => given.to_vec(),
     };
     Ok(Model { path, names })
 }
 
+/// A path, or the cache's path of a model that the hub knows by this name.
 fn local_path(model: &str) -> Result<PathBuf, NoModel> {
     let path = PathBuf::from(model);
     if path.exists() {
-        Ok(path)
-    } else {
-        Err(NoModel::NoSuchPath(model.to_owned()))
+        return Ok(path);
     }
+    let Some(name) = HubModel::parse(model) else {
+        return Err(NoModel::NoSuchPath(model.to_owned()));
+    };
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let report = |line: &str| eprintln!("nano-serve: {line}");
+    Ok(Hub::from_env(variable, report)?.fetch(&name)?)
 }
 
 /// The file's or directory's own name, and the flag's value as other servers have it.
