@@ -16,6 +16,10 @@ use tempfile::TempDir;
 /// How long a server may take to become ready on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
+/// How long after the launcher's end a child may still hold the log open (the
+/// two seconds that no orphan may outlive, and a busy machine's delay).
+const LOG_ENDS_WITHIN: Duration = Duration::from_secs(5);
+
 /// A server to be started. Defaults: mock worker, tiny-llama, a free port.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -32,6 +36,8 @@ pub struct Server {
     /// Each line of standard output as it comes.
     stdout: mpsc::Receiver<String>,
     log: Arc<Mutex<String>>,
+    /// Ends when nobody is left who could write to the log.
+    log_reader: thread::JoinHandle<()>,
     base_url: String,
     _installed: TempDir,
 }
@@ -127,7 +133,7 @@ impl ServerOptions {
         let log = Arc::new(Mutex::new(String::new()));
         let mut err = launcher.stderr.take().expect("piped");
         let of_thread = Arc::clone(&log);
-        thread::spawn(move || {
+        let log_reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(read @ 1..) = err.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..read]);
@@ -139,6 +145,7 @@ impl ServerOptions {
             mark,
             stdout,
             log,
+            log_reader,
             base_url: String::new(),
             _installed: installed,
         }
@@ -197,11 +204,16 @@ impl Server {
         now
     }
 
-    /// Waits for the end of the process that was started.
+    /// Waits for the end of the process that was started, and then until all
+    /// that was written to its log has been read.
     pub fn wait_exit(&mut self, within: Duration) -> ExitStatus {
-        wait_for("the server's end", within, || {
+        let status = wait_for("the server's end", within, || {
             self.launcher.try_wait().expect("our child")
-        })
+        });
+        wait_for("the end of the server's log", LOG_ENDS_WITHIN, || {
+            self.log_reader.is_finished().then_some(())
+        });
+        status
     }
 
     /// Waits until no process of the server is left; how long after `since` that was.
