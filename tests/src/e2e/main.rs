@@ -1,13 +1,12 @@
 //! End-to-end tests: the real programs, on a free port, and real clients.
 
-mod client;
 mod death;
 mod ending;
 mod models;
 mod perfetto;
 mod perfetto_oracle;
-mod procfs;
-mod programs;
-mod server;
+mod readme;
 mod structure;
 mod traces;
+
+use nano_tests::harness::{client, programs, server};

@@ -1,26 +1,13 @@
 //! Real models behind the real server.
 
 use crate::client::{Stream, StreamEvent, get, post};
-use crate::programs::golden;
+use crate::programs::{default_model, golden};
 use crate::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// The default model. scripts/test fetches it.
-fn default_model() -> PathBuf {
-    let path = std::env::var_os("NANO_TEST_MODEL").map_or_else(
-        || {
-            let home = std::env::var_os("HOME").expect("HOME");
-            Path::new(&home).join(".cache/nano-serve/SmolLM2-135M-Instruct.Q4_1.gguf")
-        },
-        PathBuf::from,
-    );
-    assert!(path.exists(), "{}: run scripts/fetch-model", path.display());
-    path
-}
 
 /// The token ids that a streaming completion gave.
 fn token_ids(events: &[StreamEvent]) -> Vec<u64> {

@@ -1,8 +1,8 @@
 //! A server made of the real programs, and everything about its life that a
 //! test asks.
 
-use crate::procfs::{self, Found, MARK};
-use crate::programs::{WorkerProgram, golden, install};
+use crate::harness::procfs::{self, Found, MARK};
+use crate::harness::programs::{WorkerProgram, golden, install};
 use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

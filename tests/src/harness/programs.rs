@@ -22,7 +22,7 @@ pub fn install(worker: WorkerProgram) -> TempDir {
     let built = built_programs();
     let dir = tempfile::Builder::new()
         .prefix("installed-")
-        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .tempdir_in(&built)
         .expect("the target directory is writable");
     let link = |from: &str, to: &str| {
         let from = built.join(from);
@@ -49,11 +49,25 @@ pub fn install(worker: WorkerProgram) -> TempDir {
     dir
 }
 
-/// The directory above that of this test's own binary.
+/// `target/<profile>`: there or in its `deps` lies the program that runs now.
 fn built_programs() -> PathBuf {
-    let test = env::current_exe().expect("/proc");
-    let deps = test.parent().and_then(Path::parent);
-    deps.expect("target/<profile>/deps").to_owned()
+    let program = env::current_exe().expect("/proc");
+    let dir = program.parent().expect("it lies in a directory");
+    let above = dir.ends_with("deps").then(|| dir.parent()).flatten();
+    above.unwrap_or(dir).to_owned()
+}
+
+/// The default model's file. scripts/test fetches it.
+pub fn default_model() -> PathBuf {
+    let path = env::var_os("NANO_TEST_MODEL").map_or_else(
+        || {
+            let home = env::var_os("HOME").expect("HOME");
+            Path::new(&home).join(".cache/nano-serve/SmolLM2-135M-Instruct.Q4_1.gguf")
+        },
+        PathBuf::from,
+    );
+    assert!(path.exists(), "{}: run scripts/fetch-model", path.display());
+    path
 }
 
 /// A file or directory below `tests/golden`.
