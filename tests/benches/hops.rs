@@ -15,6 +15,7 @@
 
 use nano_tests::harness::client::get;
 use nano_tests::harness::server::{Server, ServerOptions};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fmt;
 use std::fs;
@@ -64,11 +65,14 @@ fn main() -> ExitCode {
     let traces = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hops-traces");
     // From an earlier run; there may have been none.
     let _ = fs::remove_dir_all(&traces);
-    let server = ServerOptions::mock(0)
+    let mut server = ServerOptions::mock(0)
         .env("NANO_PROFILER_DIR", &traces.to_string_lossy())
         .start();
     let recorded = Latencies::of(&server, requests, tokens);
     println!("one stream, every process records\n{recorded}");
+    // An ordered end, so that the files hold every request to its end.
+    server.signal("nano-serve", Signal::SIGTERM);
+    server.wait_exit(Duration::from_secs(20));
     println!("traces: {}", traces.display());
 
     let mut met = true;
