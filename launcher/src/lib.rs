@@ -21,6 +21,7 @@ pub mod pulse;
 pub mod settings;
 pub mod signals;
 pub mod supervisor;
+pub mod system_limits;
 
 /// Version and git hash.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("NANO_GIT_HASH"), ")");

@@ -54,13 +54,18 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     // From here on an operator's signal is an order to children as well.
     let signals = Signals::block()?;
     let processes = spawn_all(&settings, &endpoints)?;
-    let run_dir = endpoints.close();
+    let mut run_dir = Some(endpoints.close());
     let (outcome, gone) = Supervisor::new(
         processes,
         signals,
         settings.stall_timeout,
         settings.shutdown_timeout,
-        |info| announce::ready(&settings, address, info, started.elapsed()),
+        |info| {
+            // Everybody has connected: a launcher that is killed later leaves
+            // nothing behind.
+            drop(run_dir.take());
+            announce::ready(&settings, address, info, started.elapsed());
+        },
     )
     .run();
     drop(run_dir);

@@ -93,13 +93,18 @@ impl Pulse {
         self.worked = now - work.seen_at;
     }
 
-    /// How the process is doing.
-    pub fn verdict(&self, now: Instant, stall_timeout: StallTimeout) -> Verdict {
-        let silent = if self.answered {
+    /// How long a ping has been unanswered.
+    pub fn silence(&self, now: Instant) -> Duration {
+        if self.answered {
             Duration::ZERO
         } else {
             now - self.pinged_at
-        };
+        }
+    }
+
+    /// How the process is doing.
+    pub fn verdict(&self, now: Instant, stall_timeout: StallTimeout) -> Verdict {
+        let silent = self.silence(now);
         let is_over = |time: Duration| stall_timeout.is_some_and(|timeout| time >= timeout);
         let seconds = |time: Duration| time.as_secs_f64().round();
         let silence = || format!("does not answer since {} s", seconds(silent));

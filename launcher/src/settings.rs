@@ -4,6 +4,7 @@ use crate::args::{Args, DeviceArg, DtypeArg};
 use crate::endpoints::Inherited;
 use crate::model::{self, Model, NoModel};
 use crate::profiler::{NoProfiler, Profiler};
+use crate::system_limits;
 use clap::ValueEnum;
 use log::LevelFilter;
 use nano_ipc::config::{CoreConfig, DeviceKind, Dtype, FrontendConfig, WorkerConfig};
@@ -14,6 +15,9 @@ use std::time::Duration;
 
 /// Connections of clients at once; more wait in the kernel's queue.
 const MAX_CONNECTIONS: u32 = 4096;
+
+/// Descriptors that the frontend needs beside its clients' connections.
+const OTHER_OPEN_FILES: u64 = 64;
 
 /// Requests in the engine at once, waiting ones included.
 const MAX_QUEUED_REQUESTS: u32 = 2048;
@@ -34,6 +38,7 @@ pub struct Settings {
     /// Most verbose level that is logged.
     pub log_level: LevelFilter,
     chat_template: Option<PathBuf>,
+    max_connections: u32,
     /// What the parser has judged already.
     args: Args,
 }
@@ -66,6 +71,24 @@ pub enum WrongSettings {
     /// No name may be empty.
     #[error("--served-model-name: a name is empty")]
     EmptyName,
+    /// An empty shell variable would silently serve another model.
+    #[error("--model is empty (leave the flag away for the default model)")]
+    EmptyModel,
+    /// A key that no `Authorization` header can carry.
+    #[error("--api-key must be one or more visible ASCII characters, without spaces")]
+    ApiKey,
+    /// What this process inherited.
+    #[error("cannot set the limits of the process: {0}")]
+    Limits(io::Error),
+    /// Not even `/health` could be answered.
+    #[error(
+        "{open_files} descriptors are too few: {} are needed at least (ulimit -n)",
+        OTHER_OPEN_FILES + 1
+    )]
+    OpenFiles {
+        /// What the system allows.
+        open_files: u64,
+    },
 }
 
 impl Settings {
@@ -76,6 +99,22 @@ impl Settings {
     pub fn from_args(args: Args) -> Result<Settings, WrongSettings> {
         if args.served_model_name.iter().any(String::is_empty) {
             return Err(WrongSettings::EmptyName);
+        }
+        if args.model.as_ref().is_some_and(String::is_empty) {
+            return Err(WrongSettings::EmptyModel);
+        }
+        let is_key = |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+        if !args.api_key.as_deref().is_none_or(is_key) {
+            return Err(WrongSettings::ApiKey);
+        }
+        system_limits::survive_file_size_limit().map_err(WrongSettings::Limits)?;
+        let open_files = system_limits::raise_open_files().map_err(WrongSettings::Limits)?;
+        let for_clients = open_files.saturating_sub(OTHER_OPEN_FILES);
+        let max_connections = u32::try_from(for_clients)
+            .unwrap_or(u32::MAX)
+            .min(MAX_CONNECTIONS);
+        if max_connections == 0 {
+            return Err(WrongSettings::OpenFiles { open_files });
         }
         let addresses = addresses(&args.host, args.port)?;
         let chat_template = args.chat_template.clone().map(readable).transpose()?;
@@ -96,6 +135,7 @@ impl Settings {
                 .then(|| Duration::from_secs(args.stall_timeout)),
             log_level: args.log_level(),
             chat_template,
+            max_connections,
             args,
         })
     }
@@ -125,7 +165,7 @@ impl Settings {
             engine_socket: inherited.engine_socket.clone(),
             api_key: self.args.api_key.clone(),
             max_body_bytes: self.args.max_body_mb << 20,
-            max_connections: MAX_CONNECTIONS,
+            max_connections: self.max_connections,
             max_queued_requests: MAX_QUEUED_REQUESTS,
             seed: self.args.seed,
         }

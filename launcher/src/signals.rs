@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Signals of an operator that wants the server to end.
 pub const END_SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
+/// Signals that mean nothing to the server, and by default would kill it.
+const HARMLESS_SIGNALS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
+
 /// The signals that the launcher waits for, blocked everywhere else.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
@@ -28,6 +31,7 @@ impl Signals {
         unsafe { sigaction(Signal::SIGCHLD, &default)? };
         let mut set = SigSet::empty();
         set.add(Signal::SIGCHLD);
+        set.extend(HARMLESS_SIGNALS);
         for signal in END_SIGNALS {
             if signal != Signal::SIGHUP || !ignored(signal)? {
                 set.add(signal);

@@ -11,7 +11,7 @@
 
 use crate::outcome::{Cause, Outcome};
 use crate::process::Process;
-use crate::pulse::{StallTimeout, Verdict};
+use crate::pulse::{PING_EVERY, StallTimeout, Verdict};
 use crate::signals::{END_SIGNALS, Signals};
 use nano_ipc::child::GRACE;
 use nano_ipc::engine_info::EngineInfo;
@@ -230,7 +230,7 @@ impl<'a> Supervisor<'a> {
     fn blame(&mut self, cause: Cause) {
         let ordered = self.cause.is_none() && matches!(self.phase, Phase::Ending { .. });
         if ordered {
-            log::warn!("{}", cause.text());
+            log::debug!("{}", cause.text());
             return;
         }
         self.end_all(&format!("the engine stopped: {}", cause.text()));
@@ -243,6 +243,18 @@ impl<'a> Supervisor<'a> {
             return;
         }
         let now = Instant::now();
+        // Others wait for one that does not answer: it is at fault, not they.
+        let silent = self
+            .processes
+            .iter()
+            .map(|process| (process.pulse.silence(now), process.role))
+            .filter(|(silence, _)| *silence > 2 * PING_EVERY)
+            .max_by_key(|(silence, _)| *silence)
+            .map(|(_, role)| role);
+        let name = |role: Role, what: &str| match silent {
+            Some(other) if other != role => format!("{other} does not answer, {role} {what}"),
+            _ => format!("{role} {what}"),
+        };
         let mut unhealthy = None;
         let mut stalled = None;
         for process in &mut self.processes {
@@ -251,9 +263,9 @@ impl<'a> Supervisor<'a> {
             }
             match process.pulse.verdict(now, self.stall_timeout) {
                 Verdict::Well => {}
-                Verdict::Unhealthy(what) => unhealthy = Some(format!("{} {what}", process.role)),
+                Verdict::Unhealthy(what) => unhealthy = Some(name(process.role, &what)),
                 Verdict::Stalled(what) => {
-                    stalled = Some(format!("{} {what} (--stall-timeout)", process.role));
+                    stalled = Some(name(process.role, &what) + " (--stall-timeout)");
                 }
             }
         }

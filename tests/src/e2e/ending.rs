@@ -103,7 +103,7 @@ fn children_leave_a_group_s_signals_to_the_launcher() {
 #[test]
 fn a_shell_without_job_control_changes_nothing() {
     // Such a shell has SIGINT ignored in what it runs in the background.
-    let mut server = ServerOptions::mock(0).spawn_by_shell();
+    let mut server = ServerOptions::mock(0).spawn_by_shell("\"$0\" \"$@\" & wait $!");
     server.wait_ready();
     let told = server.signal("nano-serve", Signal::SIGINT);
     assert_eq!(server.wait_exit(SOON).code(), Some(0), "{}", server.log());
@@ -153,6 +153,8 @@ fn what_is_wrong_with_the_command_line_is_one_line_and_exit_code_2() {
     for (args, named) in [
         (&["--no-such-flag"][..], "--no-such-flag"),
         (&["--max-num-seqs", "0"], "--max-num-seqs"),
+        (&["--api-key", ""], "--api-key"),
+        (&["--api-key", "two words"], "--api-key"),
         (&["--host", "no.such.host.invalid"], "--host"),
         (&["--chat-template", "/no/such/file"], "--chat-template"),
         (&["--profiler-dir", unwritable], unwritable),

@@ -2,6 +2,7 @@
 
 mod death;
 mod ending;
+mod limits;
 mod models;
 mod perfetto;
 mod perfetto_oracle;

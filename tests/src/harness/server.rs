@@ -91,14 +91,14 @@ impl ServerOptions {
         self.spawn_as(&mut command, installed)
     }
 
-    /// Starts it by a shell that has no job control, in the background, and
-    /// waits for it there.
-    pub fn spawn_by_shell(self) -> Server {
+    /// Starts it by a shell that has no job control; in the script
+    /// `"$0" "$@"` is the server.
+    pub fn spawn_by_shell(self, script: &str) -> Server {
         let installed = install(self.worker);
         let mut command = Command::new("/bin/sh");
         command
             .arg("-c")
-            .arg("\"$0\" \"$@\" & wait $!")
+            .arg(script)
             .arg(installed.path().join("nano-serve"));
         self.spawn_as(&mut command, installed)
     }
