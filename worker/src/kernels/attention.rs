@@ -66,7 +66,8 @@ pub fn paged_attention(
         return;
     }
     let tile_rows = (MAX_QUERIES / group).max(1);
-    let (pool, tiles, partials) = scratch.attention();
+    let (pool, buffers) = scratch.attention();
+    let tiles = &mut buffers.tiles;
     tiles.clear();
     for (span, of) in spans.iter().enumerate() {
         let last = of.first_position + of.rows.len();
@@ -91,7 +92,7 @@ pub fn paged_attention(
     };
     let items = tiles.len() * shape.num_kv_heads;
     if items < 4 * pool.threads() && pool.threads() > 1 {
-        work.by_chunks(tiles, partials, pool);
+        work.by_chunks(buffers, pool);
     } else {
         // The longest ones first: they are the last rows of a prompt.
         pool.run(items, |i| {
@@ -101,11 +102,29 @@ pub fn paged_attention(
     }
 }
 
+/// What attention keeps from call to call, so that it need not allocate.
+#[derive(Debug, Default)]
+pub(crate) struct AttentionBuffers {
+    tiles: Vec<Tile>,
+    chunks: Vec<ChunkOfTile>,
+    partials: Vec<f32>,
+}
+
 /// Some rows of a span.
 #[derive(Clone, Debug)]
-pub(crate) struct Tile {
+struct Tile {
     span: usize,
     rows: Range<usize>,
+}
+
+/// One chunk of positions of one tile and head.
+#[derive(Clone, Copy, Debug)]
+struct ChunkOfTile {
+    tile: usize,
+    head: usize,
+    chunk: usize,
+    /// Where its partial results begin. Those of a tile and head follow each other.
+    start: usize,
 }
 
 struct Work<'a> {
@@ -259,29 +278,37 @@ impl Work<'_> {
     }
 
     /// Few tiles: first all chunks on all threads, then the merging.
-    fn by_chunks(&self, tiles: &[Tile], partials: &mut Vec<f32>, pool: &Pool) {
-        let heads = self.shape.num_kv_heads;
-        // One entry a tile and head: first partial and first chunk in all.
-        let (mut starts, mut items, mut len) = (Vec::new(), Vec::new(), 0);
+    fn by_chunks(&self, buffers: &mut AttentionBuffers, pool: &Pool) {
+        let AttentionBuffers {
+            tiles,
+            chunks,
+            partials,
+        } = buffers;
+        chunks.clear();
+        let mut start = 0;
         for (index, tile) in tiles.iter().enumerate() {
-            for head in 0..heads {
+            for head in 0..self.shape.num_kv_heads {
                 let query = self.query_tile(tile, head);
-                starts.push(len);
                 for chunk in 0..query.chunks() {
-                    items.push((index, head, chunk, len));
-                    len += self.partial_len(query.queries);
+                    chunks.push(ChunkOfTile {
+                        tile: index,
+                        head,
+                        chunk,
+                        start,
+                    });
+                    start += self.partial_len(query.queries);
                 }
             }
         }
-        if partials.len() < len {
-            partials.resize(len, 0.0);
+        if partials.len() < start {
+            partials.resize(start, 0.0);
         }
         let to = Disjoint::new(partials);
-        pool.run(items.len(), |i| {
-            let (index, head, chunk, start) = items[i];
-            let tile = &tiles[index];
-            let query = self.query_tile(tile, head);
-            // SAFETY: each item has its own part.
+        pool.run(chunks.len(), |i| {
+            let ChunkOfTile { start, chunk, .. } = chunks[i];
+            let tile = &tiles[chunks[i].tile];
+            let query = self.query_tile(tile, chunks[i].head);
+            // SAFETY: each chunk has its own part.
             let partial = unsafe { to.part(start..start + self.partial_len(query.queries)) };
             let lens = [query.queries * query.head_dim, query.queries * CHUNK];
             with_buffers(lens, |[packed, scores]| {
@@ -289,11 +316,12 @@ impl Work<'_> {
                 self.chunk(tile, query, chunk, packed, scores, partial);
             });
         });
-        for (i, start) in starts.into_iter().enumerate() {
-            let tile = &tiles[i / heads];
-            let query = self.query_tile(tile, i % heads);
+        for first in chunks.iter().filter(|chunk| chunk.chunk == 0) {
+            let tile = &tiles[first.tile];
+            let query = self.query_tile(tile, first.head);
             let len = self.partial_len(query.queries);
-            let (state, rest) = partials[start..start + len * query.chunks()].split_at_mut(len);
+            let all = &mut partials[first.start..first.start + len * query.chunks()];
+            let (state, rest) = all.split_at_mut(len);
             for partial in rest.chunks_exact(len) {
                 self.merge(query, state, partial);
             }

@@ -1,7 +1,7 @@
 //! `out = x * weights^T` for weights of every type.
 
 use super::activations::{FloatRows, QuantRows, row_blocks};
-use super::attention::Tile;
+use super::attention::AttentionBuffers;
 use super::dequantize::{GROUP, ShapeError, check_shape, dequantize};
 use super::disjoint::Disjoint;
 use super::packed::{
@@ -28,8 +28,7 @@ pub struct Scratch {
     pool: Arc<Pool>,
     quant: QuantRows,
     float: FloatRows,
-    tiles: Vec<Tile>,
-    partials: Vec<f32>,
+    attention: AttentionBuffers,
 }
 
 impl Scratch {
@@ -39,8 +38,7 @@ impl Scratch {
             pool,
             quant: QuantRows::default(),
             float: FloatRows::default(),
-            tiles: Vec::new(),
-            partials: Vec::new(),
+            attention: AttentionBuffers::default(),
         }
     }
 
@@ -49,9 +47,9 @@ impl Scratch {
         &self.pool
     }
 
-    /// What attention needs: threads, its tiles, and partial results.
-    pub(crate) fn attention(&mut self) -> (&Pool, &mut Vec<Tile>, &mut Vec<f32>) {
-        (&self.pool, &mut self.tiles, &mut self.partials)
+    /// What attention needs: threads, and buffers of its own.
+    pub(crate) fn attention(&mut self) -> (&Pool, &mut AttentionBuffers) {
+        (&self.pool, &mut self.attention)
     }
 }
 
