@@ -2,6 +2,7 @@
 //! the network to be judged is judged in [`settings`](crate::settings).
 
 use crate::{EXIT_USAGE, VERSION};
+use clap::builder::TypedValueParser;
 use clap::{Parser, ValueEnum, value_parser};
 use log::LevelFilter;
 use std::path::PathBuf;
@@ -68,8 +69,8 @@ pub struct Args {
     /// Tokens in one step at most; longer prompts are computed in chunks
     #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..=1_048_576), help_heading = "Scheduler and KV cache")]
     pub max_num_batched_tokens: u32,
-    /// Tokens that a KV block holds
-    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(1..=1024), help_heading = "Scheduler and KV cache")]
+    /// Tokens that a KV block holds, a multiple of 8
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(8..=1024).try_map(multiple_of_8), help_heading = "Scheduler and KV cache")]
     pub block_size: u32,
     /// KV blocks [default: as many as --kv-cache-memory-bytes hold]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Scheduler and KV cache")]
@@ -160,6 +161,15 @@ impl Args {
     }
 }
 
+/// Kernels take the slots of a block eight at a time.
+fn multiple_of_8(value: u32) -> Result<u32, &'static str> {
+    if value.is_multiple_of(8) {
+        Ok(value)
+    } else {
+        Err("must be a multiple of 8")
+    }
+}
+
 /// What is wrong and the hint, without the usage that follows.
 fn one_line(rendered: &str) -> String {
     let sentence = |paragraph: &str| {
@@ -194,7 +204,8 @@ mod tests {
             (&["--modle", "x"][..], "'--modle'"),
             (&["--port", "70000"], "'--port <PORT>'"),
             (&["--dtype", "int3"], "[possible values: auto, float32]"),
-            (&["--block-size", "0"], "0 is not in 1..=1024"),
+            (&["--block-size", "0"], "0 is not in 8..=1024"),
+            (&["--block-size", "12"], "must be a multiple of 8"),
             (&["stray"], "'stray'"),
             (&["--model"], "'--model <PATH|ID>'"),
         ] {

@@ -4,7 +4,7 @@ use crate::hub::{Hub, HubError, HubModel};
 use nano_model::{DEFAULT_MODEL_FILE, ModelError, ModelSource, default_model_path};
 use std::path::{Path, PathBuf};
 
-/// A model that is there and whose configuration was read once.
+/// A model that is there and whose files, tensors aside, were read once.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Absolute.
@@ -32,7 +32,7 @@ pub enum NoModel {
     Broken(#[from] ModelError),
 }
 
-/// Finds the model and reads its configuration, so that a broken one ends here.
+/// Finds the model and reads all but its tensors, so that a broken one ends here.
 ///
 /// # Errors
 /// One line that names the file, and the field where one is wrong.
@@ -43,7 +43,7 @@ pub fn resolve(model: Option<&str>, served_names: &[String]) -> Result<Model, No
             .filter(|path| path.exists())
             .ok_or(NoModel::NotFetched)?,
     };
-    ModelSource::open(&path)?.config()?;
+    ModelSource::open(&path)?.validate()?;
     let path = std::path::absolute(&path).unwrap_or(path);
     let names = match (served_names, model) {
         // The cache names a model's directory by its commit.

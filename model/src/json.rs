@@ -1,6 +1,7 @@
 //! JSON objects that know which file and which field they are.
 
 use crate::error::ModelError;
+use crate::files::{file_exists, read_text};
 use serde_json::{Map, Value};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,22 +14,6 @@ pub(crate) struct JsonObject {
     /// Where in the file, with a dot behind; empty for the whole file.
     prefix: String,
     map: Map<String, Value>,
-}
-
-/// Model configurations are a few kilobytes; this bounds what a wrong file costs.
-const MAX_BYTES: u64 = 64 << 20;
-
-/// The text of a small file.
-pub(crate) fn read_text(path: &Path) -> Result<String, ModelError> {
-    let fail = |error: std::io::Error| ModelError::file(path, error);
-    let len = std::fs::metadata(path).map_err(fail)?.len();
-    if len > MAX_BYTES {
-        return Err(ModelError::file(
-            path,
-            format_args!("{len} bytes, but at most {MAX_BYTES} are read"),
-        ));
-    }
-    std::fs::read_to_string(path).map_err(fail)
 }
 
 impl JsonObject {
@@ -51,10 +36,9 @@ impl JsonObject {
 
     /// As [`read`](Self::read), or `None` where there is no such file.
     pub fn read_if_exists(path: &Path) -> Result<Option<Self>, ModelError> {
-        match path.try_exists() {
-            Ok(false) => Ok(None),
-            Ok(true) => Self::read(path).map(Some),
-            Err(error) => Err(ModelError::file(path, error)),
+        match file_exists(path)? {
+            false => Ok(None),
+            true => Self::read(path).map(Some),
         }
     }
 

@@ -11,6 +11,7 @@
 pub mod config;
 pub mod default_model;
 pub mod error;
+mod files;
 pub mod generation_config;
 pub mod gguf;
 mod json;

@@ -1,6 +1,7 @@
 //! A model directory in Hugging Face layout.
 
 use crate::error::ModelError;
+use crate::files::file_exists;
 use crate::json::JsonObject;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
 /// A model directory in Hugging Face layout.
 ///
-/// Holds: `config.json` was read, and every weight file existed when it was opened.
+/// Holds: `config.json` was read, and every weight file was there when it was opened.
 #[derive(Clone, Debug)]
 pub struct ModelDir {
     path: PathBuf,
@@ -24,7 +25,7 @@ pub struct ModelDir {
 impl ModelDir {
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
         let config = path.join(CONFIG);
-        if !config.exists() {
+        if !file_exists(&config)? {
             return Err(ModelError::file(path, no_config(path)));
         }
         Ok(Self {
@@ -47,7 +48,7 @@ impl ModelDir {
     /// `tokenizer.json`.
     pub fn tokenizer_file(&self) -> Result<PathBuf, ModelError> {
         let file = self.path.join("tokenizer.json");
-        if file.exists() {
+        if file_exists(&file)? {
             return Ok(file);
         }
         Err(ModelError::file(
@@ -76,22 +77,23 @@ fn no_config(path: &Path) -> String {
 
 fn weight_files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let single = path.join(SINGLE_WEIGHTS);
-    if single.exists() {
+    if file_exists(&single)? {
         return Ok(vec![single]);
     }
     let index = path.join(WEIGHTS_INDEX);
-    if !index.exists() {
+    if !file_exists(&index)? {
         let reason = format!("neither {SINGLE_WEIGHTS} nor {WEIGHTS_INDEX} in this directory");
         return Err(ModelError::file(path, reason));
     }
     shard_names(&index)?
         .into_iter()
-        .map(|name| match path.join(&name) {
-            file if file.is_file() => Ok(file),
-            _ => {
-                let reason = format!("{name} is missing on disk");
-                Err(ModelError::field(&index, "weight_map", reason))
+        .map(|name| {
+            let file = path.join(&name);
+            if file_exists(&file)? {
+                return Ok(file);
             }
+            let reason = format!("{name} is missing on disk");
+            Err(ModelError::field(&index, "weight_map", reason))
         })
         .collect()
 }

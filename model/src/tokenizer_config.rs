@@ -1,8 +1,9 @@
 //! Chat template and the texts of special tokens.
 
 use crate::error::ModelError;
+use crate::files::{file_exists, read_text};
 use crate::gguf::GgufFile;
-use crate::json::{JsonObject, read_text};
+use crate::json::JsonObject;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,10 +73,8 @@ fn token_text(value: &Value) -> Option<String> {
 /// A file of its own comes before the field in `tokenizer_config.json`.
 fn template_file(dir: &Path) -> Result<Option<String>, ModelError> {
     let jinja = dir.join("chat_template.jinja");
-    match jinja.try_exists() {
-        Ok(true) => return read_text(&jinja).map(Some),
-        Ok(false) => {}
-        Err(error) => return Err(ModelError::file(&jinja, error)),
+    if file_exists(&jinja)? {
+        return read_text(&jinja).map(Some);
     }
     match JsonObject::read_if_exists(&dir.join("chat_template.json"))? {
         Some(json) => template(&json),

@@ -48,8 +48,9 @@ pub enum WeightDtype {
 /// Dimensions and kind of a model.
 ///
 /// Holds, whatever file it came from: no dimension is 0,
-/// `num_attention_heads` is a multiple of `num_key_value_heads`, `head_dim` is
-/// even, `rms_norm_eps` and the rope's numbers are positive and finite.
+/// `num_attention_heads` is a multiple of `num_key_value_heads`, `head_dim` is a
+/// multiple of 8, `rms_norm_eps` and the rope's numbers are
+/// positive and finite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// Which model code runs it.
@@ -84,6 +85,13 @@ pub struct ModelConfig {
 /// cannot overflow.
 const MAX_DIMENSION: usize = 1 << 28;
 
+/// As above, for what is not bounded by the size of any tensor: tables of
+/// rotary angles are made for as many positions.
+const MAX_POSITIONS: usize = 1 << 24;
+
+/// Kernels take a head's elements eight at a time.
+const HEAD_DIM_MULTIPLE: usize = 8;
+
 impl ModelConfig {
     /// Query heads that share one key and value head.
     pub fn group_size(&self) -> usize {
@@ -93,19 +101,30 @@ impl ModelConfig {
     /// What one file's reader cannot see alone. `error(field, reason)` names
     /// the field in the words of that file, given its name in this struct.
     fn validated(self, error: impl Fn(&str, String) -> ModelError) -> Result<Self, ModelError> {
-        for (name, value) in [
-            ("hidden_size", self.hidden_size),
-            ("num_hidden_layers", self.num_hidden_layers),
-            ("num_attention_heads", self.num_attention_heads),
-            ("num_key_value_heads", self.num_key_value_heads),
-            ("head_dim", self.head_dim),
-            ("intermediate_size", self.intermediate_size),
-            ("vocab_size", self.vocab_size),
-            ("max_position_embeddings", self.max_position_embeddings),
+        for (name, value, max) in [
+            ("hidden_size", self.hidden_size, MAX_DIMENSION),
+            ("num_hidden_layers", self.num_hidden_layers, MAX_DIMENSION),
+            (
+                "num_attention_heads",
+                self.num_attention_heads,
+                MAX_DIMENSION,
+            ),
+            (
+                "num_key_value_heads",
+                self.num_key_value_heads,
+                MAX_DIMENSION,
+            ),
+            ("head_dim", self.head_dim, MAX_DIMENSION),
+            ("intermediate_size", self.intermediate_size, MAX_DIMENSION),
+            ("vocab_size", self.vocab_size, MAX_DIMENSION),
+            (
+                "max_position_embeddings",
+                self.max_position_embeddings,
+                MAX_POSITIONS,
+            ),
         ] {
-            if !(1..=MAX_DIMENSION).contains(&value) {
-                let reason = format!("{value} is not in 1..={MAX_DIMENSION}");
-                return Err(error(name, reason));
+            if !(1..=max).contains(&value) {
+                return Err(error(name, format!("{value} is not in 1..={max}")));
             }
         }
         if !self
@@ -118,8 +137,8 @@ impl ModelConfig {
             );
             return Err(error("num_key_value_heads", reason));
         }
-        if !self.head_dim.is_multiple_of(2) {
-            let reason = format!("{} is odd, rotary embedding needs pairs", self.head_dim);
+        if !self.head_dim.is_multiple_of(HEAD_DIM_MULTIPLE) {
+            let reason = format!("{} is not a multiple of {HEAD_DIM_MULTIPLE}", self.head_dim);
             return Err(error("head_dim", reason));
         }
         for (name, value) in [

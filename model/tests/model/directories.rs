@@ -3,6 +3,8 @@
 use crate::golden_path;
 use nano_model::{GenerationConfig, ModelError, ModelSource};
 use serde_json::{Map, Value, json};
+use std::os::unix::fs::symlink;
+use std::process::Command;
 use tempfile::TempDir;
 
 /// tiny-llama's directory with changed files.
@@ -77,6 +79,48 @@ fn missing_files() {
     );
 }
 
+/// A name that stands for what is no file: said as it is, and never read, for
+/// to read from a pipe would take for ever.
+#[test]
+fn what_is_no_file() {
+    for file in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "tokenizer.json",
+        "model.safetensors",
+    ] {
+        let empty = || {
+            let dir = Dir::tiny_llama();
+            let path = dir.0.path().join(file);
+            let _ = std::fs::remove_file(&path);
+            (dir, path)
+        };
+        let (dir, path) = empty();
+        std::fs::create_dir(&path).unwrap();
+        dir.check(&format!("DIR/{file}: is not a file"));
+
+        let (dir, path) = empty();
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        dir.check(&format!("DIR/{file}: is not a file"));
+
+        let (dir, path) = empty();
+        symlink("nowhere", &path).unwrap();
+        dir.check(&format!("DIR/{file}: is a link to nothing"));
+
+        let (dir, path) = empty();
+        symlink(file, &path).unwrap();
+        let error = dir.read().unwrap_err().to_string();
+        let of_file = error.strip_prefix(&format!("{}: ", path.display()));
+        assert!(
+            of_file.is_some_and(|e| e.contains("symbolic links")),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn shards() {
     let index = |text: &str| {
@@ -137,10 +181,11 @@ fn config_fields() {
             json!(3),
             "num_key_value_heads: 4 heads cannot share 3 key/value heads evenly",
         ),
+        ("head_dim", json!(15), "head_dim: 15 is not a multiple of 8"),
         (
-            "head_dim",
-            json!(15),
-            "head_dim: 15 is odd, rotary embedding needs pairs",
+            "max_position_embeddings",
+            json!(1 << 25),
+            "max_position_embeddings: 33554432 is not in 1..=16777216",
         ),
         (
             "rms_norm_eps",

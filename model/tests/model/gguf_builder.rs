@@ -73,20 +73,20 @@ impl GgufBuilder {
         file
     }
 
-    /// What a Llama needs, with an embedding of 4 rows of 8 zeros.
+    /// What a Llama needs, with an embedding of 4 rows of 16 zeros.
     pub fn llama() -> Self {
         Self::default()
             .string("general.architecture", "llama")
             .u32("llama.block_count", 1)
             .u32("llama.context_length", 16)
-            .u32("llama.embedding_length", 8)
+            .u32("llama.embedding_length", 16)
             .u32("llama.feed_forward_length", 8)
             .u32("llama.attention.head_count", 2)
             .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
             .string("tokenizer.ggml.model", "gpt2")
             .strings("tokenizer.ggml.tokens", &["a", "b", "ab"])
             .strings("tokenizer.ggml.merges", &["a b"])
-            .tensor("token_embd.weight", &[8, 4], 0, 128)
+            .tensor("token_embd.weight", &[16, 4], 0, 256)
     }
 }
 

@@ -26,7 +26,7 @@ fn the_smallest_llama_is_accepted() {
     let file = file(&GgufBuilder::llama().bytes());
     let source = ModelSource::open(file.path()).unwrap();
     let config = source.validate().unwrap();
-    assert_eq!((config.vocab_size, config.head_dim), (4, 4));
+    assert_eq!((config.vocab_size, config.head_dim), (4, 8));
     assert!(config.tie_word_embeddings);
     // No eos, no bos: nothing to end with, but no error.
     let generation = source.generation_config().unwrap();
@@ -149,7 +149,7 @@ fn tensors() {
         "{error}"
     );
     check(
-        GgufBuilder::llama().tensor("token_embd.weight", &[8, 4], 0, 128),
+        GgufBuilder::llama().tensor("token_embd.weight", &[16, 4], 0, 256),
         "tensor token_embd.weight: this name appears twice",
     );
 }
@@ -186,8 +186,12 @@ fn model_fields() {
         "llama.attention.head_count_kv: 2 heads cannot share 3 key/value heads evenly",
     );
     check(
+        llama().u32("llama.attention.key_length", 12),
+        "llama.attention.key_length: 12 is not a multiple of 8",
+    );
+    check(
         llama().u32("llama.rope.dimension_count", 2),
-        "llama.rope.dimension_count: 2 is not supported: heads are 4 wide",
+        "llama.rope.dimension_count: 2 is not supported: heads are 8 wide",
     );
     check(
         llama().f32("llama.rope.freq_base", f32::NAN),
@@ -199,10 +203,10 @@ fn model_fields() {
     );
     check(
         llama().tensor("rope_freqs.weight", &[3], 0, 12),
-        "tensor rope_freqs.weight: must hold 2 numbers of type F32",
+        "tensor rope_freqs.weight: must hold 4 numbers of type F32",
     );
     check(
-        llama().tensor("rope_freqs.weight", &[2], 0, 8),
+        llama().tensor("rope_freqs.weight", &[4], 0, 16),
         "tensor rope_freqs.weight: holds what is no positive number",
     );
 }
@@ -226,12 +230,12 @@ fn tokenizer_fields() {
         .string("general.architecture", "llama")
         .u32("llama.block_count", 1)
         .u32("llama.context_length", 16)
-        .u32("llama.embedding_length", 8)
+        .u32("llama.embedding_length", 16)
         .u32("llama.feed_forward_length", 8)
         .u32("llama.attention.head_count", 2)
         .f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
     check(base.clone(), "tensor token_embd.weight: missing");
-    let base = base.tensor("token_embd.weight", &[8, 4], 0, 128);
+    let base = base.tensor("token_embd.weight", &[16, 4], 0, 256);
     check(
         base.clone(),
         "tokenizer.ggml.model: missing: the file has no tokenizer",
