@@ -47,10 +47,10 @@ pub enum WorkerError {
         /// What the backend said.
         error: OpError,
     },
-    /// A bug: the step panicked.
+    /// A bug: something panicked.
     #[error("step {step_id} panicked: {message}")]
     Panic {
-        /// The step.
+        /// The step; 0 before the first one.
         step_id: u64,
         /// The panic's message.
         message: String,

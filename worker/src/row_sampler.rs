@@ -3,8 +3,10 @@
 use crate::kernels::Pool;
 use crate::sampling::{Sampler, token_logprobs};
 use crate::sequence::{SequenceState, SequenceStates};
+use crate::worker::panic_message;
 use nano_ipc::model_runner_output::{ModelRunnerOutput, SampledToken, TokenLogprobs};
 use nano_ipc::scheduler_output::SequenceId;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What one row's logits are for.
@@ -75,7 +77,7 @@ impl RowSampler {
                 let logits = &logits[index * vocab_size..(index + 1) * vocab_size];
                 let row = &rows[index];
                 if let Some(state) = states.get(row.id) {
-                    let result = result(&mut lane.sampler, state, row, logits);
+                    let result = result_of_row(&mut lane.sampler, state, row, logits);
                     lane.results.push((row.id, result));
                 }
             }
@@ -91,6 +93,19 @@ impl RowSampler {
 /// A panic leaves a lane whose scratch is as good as any: it is refilled.
 fn lock(lane: &Mutex<Lane>) -> MutexGuard<'_, Lane> {
     lane.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is wrong with one row, a panic included, fails its sequence alone: rows
+/// share nothing but scratch.
+fn result_of_row(
+    sampler: &mut Sampler,
+    state: &SequenceState,
+    row: &LogitsRow,
+    logits: &[f32],
+) -> RowResult {
+    catch_unwind(AssertUnwindSafe(|| result(sampler, state, row, logits))).unwrap_or_else(|panic| {
+        RowResult::Failed(format!("sampling panicked: {}", panic_message(&*panic)))
+    })
 }
 
 fn result(

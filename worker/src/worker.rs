@@ -29,12 +29,43 @@ use std::time::{Duration, Instant};
 /// When the worker cannot go on; the core was told so, as far as it listens.
 pub fn run(
     config: &WorkerConfig,
-    mut connection: Connection,
+    connection: Connection,
     run: u64,
     lifecycle: &Lifecycle,
 ) -> Result<(), WorkerError> {
-    let result = start(config, &mut connection, run, lifecycle);
-    match result {
+    match config.device {
+        DeviceKind::Cpu => run_model(config, connection, run, lifecycle, |pool| {
+            load_model(CpuOps::new(config.dtype, pool), config, lifecycle)
+        }),
+        DeviceKind::Cuda => run_model(config, connection, run, lifecycle, |_| {
+            load_model(CudaOps::new()?, config, lifecycle)
+        }),
+    }
+}
+
+/// As [`run`], with a model that `load` gives; it may compute on the threads of
+/// the pool. A panic, wherever it happens, ends the worker like an error.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_model<B: Ops>(
+    config: &WorkerConfig,
+    mut connection: Connection,
+    run: u64,
+    lifecycle: &Lifecycle,
+    load: impl FnOnce(Arc<Pool>) -> Result<LoadedModel<B>, LoadError>,
+) -> Result<(), WorkerError> {
+    // What a panic leaves half done is not used again: the worker ends.
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        serve(config, &mut connection, run, lifecycle, load)
+    }))
+    .unwrap_or_else(|panic| {
+        Err(WorkerError::Panic {
+            step_id: lifecycle.progress().0,
+            message: panic_message(&*panic),
+        })
+    });
+    match served {
         // To be told to end, or to lose the core, is how a worker ends.
         Err(
             WorkerError::Load(LoadError::Shutdown)
@@ -46,31 +77,6 @@ pub fn run(
             Err(error)
         }
         Ok(()) => Ok(()),
-    }
-}
-
-fn start(
-    config: &WorkerConfig,
-    connection: &mut Connection,
-    run: u64,
-    lifecycle: &Lifecycle,
-) -> Result<(), WorkerError> {
-    lifecycle.busy(0);
-    let pool = thread_pool(config.threads)?;
-    connection.send(&ToCore::Hello(Hello {
-        protocol_version: PROTOCOL_VERSION,
-        role: Role::Worker { rank: config.rank },
-        run,
-    }))?;
-    match config.device {
-        DeviceKind::Cpu => {
-            let ops = CpuOps::new(config.dtype, Arc::clone(&pool));
-            serve(ops, pool, config, connection, lifecycle)
-        }
-        DeviceKind::Cuda => {
-            let ops = CudaOps::new().map_err(LoadError::from)?;
-            serve(ops, pool, config, connection, lifecycle)
-        }
     }
 }
 
@@ -89,13 +95,20 @@ fn thread_pool(threads: Option<u32>) -> Result<Arc<Pool>, WorkerError> {
 }
 
 fn serve<B: Ops>(
-    ops: B,
-    pool: Arc<Pool>,
     config: &WorkerConfig,
     connection: &mut Connection,
+    run: u64,
     lifecycle: &Lifecycle,
+    load: impl FnOnce(Arc<Pool>) -> Result<LoadedModel<B>, LoadError>,
 ) -> Result<(), WorkerError> {
-    let Some(mut runner) = load(ops, pool, config, connection, lifecycle)? else {
+    lifecycle.busy(0);
+    connection.send(&ToCore::Hello(Hello {
+        protocol_version: PROTOCOL_VERSION,
+        role: Role::Worker { rank: config.rank },
+        run,
+    }))?;
+    let pool = thread_pool(config.threads)?;
+    let Some(mut runner) = start(pool, connection, lifecycle, load)? else {
         return Ok(());
     };
     let mut resident = ResidentMemory::default();
@@ -114,7 +127,7 @@ fn serve<B: Ops>(
         let Some(plan) = receive_plan(connection, lifecycle)? else {
             return Ok(());
         };
-        let output = guarded(step_id, || runner.execute(&plan))?;
+        let output = runner.execute(&plan)?;
         let send = slice_with(
             Event::WorkerSend,
             [],
@@ -133,12 +146,11 @@ fn serve<B: Ops>(
 
 /// Loads, reports to the core, and allocates the cache that it asks for.
 /// `None` when the worker is to end.
-fn load<B: Ops>(
-    ops: B,
+fn start<B: Ops>(
     pool: Arc<Pool>,
-    config: &WorkerConfig,
     connection: &mut Connection,
     lifecycle: &Lifecycle,
+    load: impl FnOnce(Arc<Pool>) -> Result<LoadedModel<B>, LoadError>,
 ) -> Result<Option<ModelRunner<B>>, WorkerError> {
     let _slice = slice(Event::Load, []);
     let LoadedModel {
@@ -146,7 +158,7 @@ fn load<B: Ops>(
         model,
         loaded,
         limits,
-    } = load_model(ops, config, lifecycle)?;
+    } = load(Arc::clone(&pool))?;
     connection.send(&ToCore::Loaded(loaded))?;
     lifecycle.idle();
     let num_kv_blocks = loop {
@@ -235,21 +247,8 @@ fn wait_for_more_bytes(
     Ok(true)
 }
 
-/// Runs a step; a panic in it is an error like others. What the step left half
-/// done is not used again: the worker ends.
-fn guarded<T>(
-    step_id: u64,
-    step: impl FnOnce() -> Result<T, WorkerError>,
-) -> Result<T, WorkerError> {
-    catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
-        Err(WorkerError::Panic {
-            step_id,
-            message: panic_message(&*panic),
-        })
-    })
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let message = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
@@ -288,15 +287,6 @@ fn resident_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_panic_in_a_step_is_an_error_that_says_what() {
-        let error = guarded::<()>(7, || panic!("index {} out of bounds", 9));
-        assert_eq!(
-            error.expect_err("panicked").to_string(),
-            "step 7 panicked: index 9 out of bounds"
-        );
-    }
 
     #[test]
     fn resident_memory_is_that_of_a_process() {

@@ -91,6 +91,36 @@ fn kill_9_answers_clients_that_wait_for_a_whole_response_too() {
 }
 
 #[test]
+fn a_panic_in_an_operation_is_named_and_every_client_answered() {
+    let mut server = ServerOptions::faulty().start();
+    let open = |_| {
+        let path = "/v1/completions";
+        Stream::open(server.base_url(), path, long_completion(2000))
+    };
+    let streams: Vec<Stream> = (0..3).map(open).collect();
+    streams.iter().for_each(Stream::wait_started);
+    let mut fatal = long_completion(1);
+    fatal["prompt"] = serde_json::json!([1, 700]);
+    let sent = Instant::now();
+    let (status, body) =
+        crate::client::post(&format!("{}/v1/completions", server.base_url()), &fatal)
+            .expect("an answer");
+    assert_eq!(status, 500, "{body}");
+    assert!(body["error"]["message"].is_string(), "{body}");
+    for stream in &streams {
+        assert_answered(&stream.rest(sent + 2 * WITHIN), "nano-worker");
+    }
+    server.wait_gone(sent, 2 * WITHIN);
+    let status = server.wait_exit(Duration::from_secs(1));
+    let log = server.log();
+    assert_eq!(status.code(), Some(1), "{log}");
+    let cause = log
+        .lines()
+        .any(|line| line.contains("launcher") && line.contains("panicked: a bug at token 700"));
+    assert!(cause, "the root cause is named in one line: {log}");
+}
+
+#[test]
 fn health_tells_of_a_death_within_a_tenth_of_a_second() {
     for program in ["nano-core", "nano-worker"] {
         let server = ServerOptions::mock(20).start();

@@ -12,6 +12,8 @@ pub enum WorkerProgram {
     Real,
     /// `nano-mock-worker`: the real protocols, no model.
     Mock,
+    /// `nano-faulty-worker`: the real one, around a model with a bug.
+    Faulty,
 }
 
 /// A directory with the server's programs side by side, as an installation has them.
@@ -28,7 +30,7 @@ pub fn install(worker: WorkerProgram) -> TempDir {
         let from = built.join(from);
         assert!(
             from.exists(),
-            "{} is missing: `cargo build --release --workspace --bins`, or run scripts/test",
+            "{} is missing: `cargo build --release --workspace --all-targets`, or run scripts/test",
             from.display()
         );
         let to = dir.path().join(to);
@@ -45,6 +47,7 @@ pub fn install(worker: WorkerProgram) -> TempDir {
             link("nano-serve-single", "nano-serve-single");
         }
         WorkerProgram::Mock => link("nano-mock-worker", "nano-worker"),
+        WorkerProgram::Faulty => link("examples/nano-faulty-worker", "nano-worker"),
     }
     dir
 }

@@ -65,6 +65,14 @@ impl ServerOptions {
         }
     }
 
+    /// With a worker that panics when a prompt has token 700.
+    pub fn faulty() -> ServerOptions {
+        ServerOptions {
+            worker: WorkerProgram::Faulty,
+            ..ServerOptions::real(&golden("models/tiny-llama"))
+        }
+    }
+
     /// Adds flags.
     pub fn args(mut self, args: &[&str]) -> ServerOptions {
         self.args.extend(args.iter().map(ToString::to_string));

@@ -70,7 +70,8 @@ impl<B: Ops> Llama<B> {
         let lm_head = ops.load_linear(LinearRole::LmHead, &[lm_head])?;
         progress(1, total)?;
 
-        let mut layers = Vec::with_capacity(config.num_hidden_layers);
+        // Grows as tensors are found: the number is only what a file claims.
+        let mut layers = Vec::new();
         for layer in 0..config.num_hidden_layers {
             let qkv = [
                 rotary(WeightRole::Q(layer), heads.num_heads, q_size)?,

@@ -103,6 +103,8 @@ pub struct Generated {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<TokenLogprobs>,
     pub prompt_logprobs: Vec<f32>,
+    /// Why it ended early.
+    pub failed: Option<String>,
 }
 
 struct Running {
@@ -143,6 +145,14 @@ impl<B: Ops> Driver<B> {
 
     /// Runs requests side by side until each has its tokens.
     pub fn run(&mut self, requests: &[Request]) -> Vec<Generated> {
+        let generated = self.run_to_end(requests);
+        assert!(generated.iter().all(|g| g.failed.is_none()));
+        generated
+    }
+
+    /// Runs requests side by side until each has its tokens or has failed. Blocks
+    /// that come free are the first to be used again.
+    pub fn run_to_end(&mut self, requests: &[Request]) -> Vec<Generated> {
         let mut generated = vec![Generated::default(); requests.len()];
         let mut running: Vec<Running> = Vec::new();
         let mut finished: Vec<SequenceId> = Vec::new();
@@ -170,7 +180,10 @@ impl<B: Ops> Driver<B> {
             plan.step_id = StepId(self.step);
             let output = self.runner.execute(&plan).expect("a good plan");
             self.runner.states().check_integrity();
-            assert_eq!(output.failed, []);
+            for (id, reason) in output.failed {
+                let sequence = running.iter().find(|s| s.id == id).expect("scheduled");
+                generated[sequence.request].failed = Some(reason);
+            }
             for (id, logprobs) in output.prompt_logprobs {
                 let sequence = running.iter().find(|s| s.id == id).expect("scheduled");
                 generated[sequence.request]
@@ -185,7 +198,8 @@ impl<B: Ops> Driver<B> {
             }
             running.retain_mut(|sequence| {
                 let index = sequence.request;
-                let ends = generated[index].token_ids.len() == requests[index].max_tokens;
+                let ends = generated[index].token_ids.len() == requests[index].max_tokens
+                    || generated[index].failed.is_some();
                 if ends {
                     finished.push(sequence.id);
                     self.free.append(&mut sequence.blocks);

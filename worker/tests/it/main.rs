@@ -2,6 +2,8 @@
 //! a core that plays by the book or does not.
 
 mod batching;
+mod broken_models;
+mod broken_row;
 mod dequantize;
 mod driver;
 mod gguf;
