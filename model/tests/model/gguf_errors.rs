@@ -143,9 +143,9 @@ fn tensors() {
             format!("tensor t: shape {dims:?} does not fit Q4_1, whose blocks have 32 elements");
         check(with(dims, 3, 0), &want);
     }
-    let error = error(&with(&[64], 0, 0).bytes());
+    let error = error(&with(&[128], 0, 0).bytes());
     assert!(
-        error.starts_with("tensor t: 256 bytes at offset 0 of the data"),
+        error.starts_with("tensor t: 512 bytes at offset 0 of the data"),
         "{error}"
     );
     check(

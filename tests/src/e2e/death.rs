@@ -1,6 +1,6 @@
 //! What is left when a process dies: nobody, and no client that waits.
 
-use crate::client::{Stream, StreamEvent, get, long_completion};
+use crate::client::{Stream, StreamEvent, get, long_completion, post};
 use crate::programs::golden;
 use crate::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
@@ -78,7 +78,7 @@ fn kill_9_answers_clients_that_wait_for_a_whole_response_too() {
         let mut server = ServerOptions::mock(20).start();
         let url = format!("{}/v1/completions", server.base_url());
         let witness = Stream::open(server.base_url(), "/v1/completions", long_completion(4000));
-        let client = std::thread::spawn(move || crate::client::post(&url, &long_completion(4000)));
+        let client = std::thread::spawn(move || post(&url, &long_completion(4000)));
         witness.wait_started();
         kill_and_bury(&mut server, program);
         let answer = client.join().expect("no panic");
@@ -103,8 +103,7 @@ fn a_panic_in_an_operation_is_named_and_every_client_answered() {
     fatal["prompt"] = serde_json::json!([1, 700]);
     let sent = Instant::now();
     let (status, body) =
-        crate::client::post(&format!("{}/v1/completions", server.base_url()), &fatal)
-            .expect("an answer");
+        post(&format!("{}/v1/completions", server.base_url()), &fatal).expect("an answer");
     assert_eq!(status, 500, "{body}");
     assert!(body["error"]["message"].is_string(), "{body}");
     for stream in &streams {

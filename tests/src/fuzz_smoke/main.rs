@@ -61,7 +61,7 @@ fn gguf() {
 
 #[test]
 fn model_json() {
-    check("model_json", targets::model_json::run, 1500);
+    check("model_json", targets::model_json::run, 500);
 }
 
 #[test]
