@@ -13,7 +13,7 @@ use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::lifecycle::{Lifecycle, boottime_ns};
 use nano_ipc::model_runner_output::ModelRunnerOutput;
 use nano_ipc::to_core::ToCore;
-use nano_ipc::to_frontend::ToFrontend;
+use nano_ipc::to_frontend::{SchedulerStats, ToFrontend};
 use nano_ipc::to_worker::ToWorker;
 use nano_trace::{Event, Flow, RequestTrack};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,11 +23,11 @@ use std::time::Duration;
 /// How long frontends may take to read the last messages of a core that ends.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// Steps that the workers have before the first one's result is in. The
-/// scheduler plans any number ahead; on the processors that it shares with the
-/// workers, a second step in flight has nothing to hide and only makes
-/// newcomers wait longer.
-const STEPS_IN_FLIGHT: usize = 1;
+/// Steps that the workers have before the first one's result is in. With two,
+/// workers never wait for the core: it takes in a result, tells frontends and
+/// plans while they compute. The price: a newcomer waits for the rest of two
+/// steps instead of one, and a sequence that stops is computed once in vain.
+const STEPS_IN_FLIGHT: usize = 2;
 
 /// Serves frontends and drives workers until the order to end.
 ///
@@ -88,6 +88,8 @@ struct EngineCore<'a> {
     steps_in_flight: usize,
     /// What frontends are told at the end of the turn.
     outputs: Vec<(ClientId, EngineCoreOutput)>,
+    /// What every frontend was last told.
+    told: SchedulerStats,
 }
 
 impl<'a> EngineCore<'a> {
@@ -109,6 +111,7 @@ impl<'a> EngineCore<'a> {
             results: vec![VecDeque::new(); config.world_size as usize],
             steps_in_flight: STEPS_IN_FLIGHT,
             outputs: Vec::new(),
+            told: SchedulerStats::default(),
         }
     }
 
@@ -119,7 +122,7 @@ impl<'a> EngineCore<'a> {
             if self.lifecycle.shutdown().is_some() {
                 return Ok(false);
             }
-            if self.scheduler.has_requests() || self.scheduler.num_in_flight() > 0 {
+            if self.scheduler.has_work() {
                 return Ok(true);
             }
             self.draw_gauges(None);
@@ -312,8 +315,19 @@ impl<'a> EngineCore<'a> {
         Ok(())
     }
 
+    /// Tells frontends what their requests got, and all of them how the queues
+    /// stand when that is news: a long prompt yields no output for many steps,
+    /// and the end of the last request none at all.
     fn send(&mut self) {
-        if self.outputs.is_empty() {
+        let stats = self.scheduler.stats();
+        let queues =
+            |stats: &SchedulerStats| (stats.num_running, stats.num_waiting, stats.num_requests);
+        let is_news = if self.scheduler.has_work() {
+            queues(&stats) != queues(&self.told)
+        } else {
+            stats != self.told
+        };
+        if self.outputs.is_empty() && !is_news {
             return;
         }
         let num_outputs = self.outputs.len() as u64;
@@ -322,7 +336,12 @@ impl<'a> EngineCore<'a> {
         for (client, output) in self.outputs.drain(..) {
             by_client.entry(client).or_default().push(output);
         }
-        let stats = self.scheduler.stats();
+        if is_news {
+            self.told = stats;
+            for client in self.peers.frontends() {
+                by_client.entry(client).or_default();
+            }
+        }
         for (client, outputs) in by_client {
             let message = ToFrontend::Outputs { outputs, stats };
             self.peers.send_to_frontend(client, &message);

@@ -12,6 +12,7 @@ use nano_ipc::to_worker::ToWorker;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
@@ -21,6 +22,10 @@ const MAX_UNREAD_BYTES: usize = 64 << 20;
 
 /// Connections at once; more are closed at once.
 const MAX_CONNECTIONS: usize = 256;
+
+/// After a connection could not be accepted, for want of a descriptor: it goes
+/// on waiting, and without a pause the loop would turn without end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How frontends and workers reach the core.
 #[derive(Debug)]
@@ -97,6 +102,8 @@ struct Peer {
 #[derive(Debug)]
 pub struct Peers {
     listener: Option<UnixListener>,
+    /// When to accept again after it failed.
+    accept_after: Option<Instant>,
     run: u64,
     world_size: u32,
     peers: BTreeMap<ClientId, Peer>,
@@ -115,6 +122,7 @@ impl Peers {
     pub fn new(endpoint: Endpoint, run: u64, world_size: u32) -> Result<Peers, CoreError> {
         let mut peers = Peers {
             listener: None,
+            accept_after: None,
             run,
             world_size,
             peers: BTreeMap::new(),
@@ -151,6 +159,12 @@ impl Peers {
         loop {
             let timeout = if whom == WaitFor::Nobody || !self.left.is_empty() {
                 PollTimeout::ZERO
+            } else if whom == WaitFor::Anybody {
+                self.accept_pause().map_or(PollTimeout::NONE, |rest| {
+                    // One more millisecond: poll rounds down.
+                    PollTimeout::try_from(rest + Duration::from_millis(1))
+                        .unwrap_or(PollTimeout::MAX)
+                })
             } else {
                 PollTimeout::NONE
             };
@@ -191,7 +205,8 @@ impl Peers {
                 fds.push(PollFd::new(peer.connection.as_fd(), flags));
             }
         }
-        if let Some(listener) = self.listener.as_ref().filter(|_| whom != WaitFor::Workers) {
+        let accepts = whom != WaitFor::Workers && self.accept_pause().is_none();
+        if let Some(listener) = self.listener.as_ref().filter(|_| accepts) {
             fds.push(PollFd::new(listener.as_fd(), PollFlags::POLLIN));
         }
         match poll(&mut fds, timeout) {
@@ -215,13 +230,33 @@ impl Peers {
     }
 
     fn accept(&mut self) {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
-            if self.peers.len() < MAX_CONNECTIONS {
-                self.join(stream.into());
-            } else {
-                log::error!("a connection is refused: {MAX_CONNECTIONS} are open");
+        while let Some(accepted) = self.listener.as_ref().map(UnixListener::accept) {
+            match accepted {
+                Ok(_) if self.peers.len() >= MAX_CONNECTIONS => {
+                    log::error!("a connection is refused: {MAX_CONNECTIONS} are open");
+                }
+                Ok((stream, _)) => {
+                    self.accept_after = None;
+                    self.join(stream.into());
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let until = Instant::now() + ACCEPT_PAUSE;
+                    if self.accept_after.replace(until).is_none() {
+                        log::error!("a connection has to wait: {error}");
+                    }
+                    return;
+                }
             }
         }
+    }
+
+    /// What is left of the pause after a connection could not be accepted.
+    fn accept_pause(&self) -> Option<Duration> {
+        let until = self.accept_after?;
+        let rest = until.saturating_duration_since(Instant::now());
+        (!rest.is_zero()).then_some(rest)
     }
 
     /// What the peers that [`wait`](Self::wait) found have sent, in order for
@@ -325,8 +360,10 @@ impl Peers {
 
     fn flush(&mut self, id: ClientId) -> Result<(), CoreError> {
         match self.peers.get_mut(&id).map(|peer| peer.connection.flush()) {
+            // That a peer has gone is learnt by reading, after what it said
+            // last: a worker's own reason tells more than its absence.
+            None | Some(Ok(_) | Err(ConnectionError::Closed)) => Ok(()),
             Some(Err(error)) => self.lose(id, error),
-            _ => Ok(()),
         }
     }
 
@@ -345,17 +382,21 @@ impl Peers {
     }
 
     /// Sends to every worker, without waiting for any; returns the bytes sent.
+    /// That one is gone is learnt by reading.
     ///
     /// # Errors
-    /// When one is gone, or does not read.
+    /// When one does not read.
     pub fn send_to_workers(&mut self, message: &ToWorker) -> Result<usize, CoreError> {
         let mut bytes = 0;
         for peer in self.peers.values_mut() {
             if let Identity::Worker { rank } = peer.identity {
                 let connection = &mut peer.connection;
                 let queued = connection.queue(message, MAX_UNREAD_BYTES);
-                let sent = queued.and_then(|length| connection.flush().map(|_| length));
-                bytes += sent.map_err(|source| CoreError::WorkerGone { rank, source })?;
+                match queued.and_then(|length| connection.flush().map(|_| length)) {
+                    Ok(length) => bytes += length,
+                    Err(ConnectionError::Closed) => {}
+                    Err(source) => return Err(CoreError::WorkerGone { rank, source }),
+                }
             }
         }
         Ok(bytes)
@@ -410,3 +451,6 @@ fn kind(message: &ToCore) -> &'static str {
 fn errno(error: std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

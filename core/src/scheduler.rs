@@ -158,9 +158,10 @@ impl Scheduler {
         ids.iter().filter(|id| self.abort(client, **id)).count()
     }
 
-    /// Whether any request is open.
-    pub fn has_requests(&self) -> bool {
-        !self.sequences.is_empty()
+    /// Whether any request is open, a result is to come, or workers keep what
+    /// they shall forget.
+    pub fn has_work(&self) -> bool {
+        !self.sequences.is_empty() || !self.in_flight.is_empty() || !self.forget.is_empty()
     }
 
     /// Steps whose results are to come.
@@ -178,6 +179,7 @@ impl Scheduler {
         SchedulerStats {
             num_running: self.running.len() as u32,
             num_waiting: self.waiting.len() as u32,
+            num_requests: self.sequences.len() as u32,
             num_used_blocks: self.kv_cache.num_used_blocks() as u32,
             num_steps: self.last_step_id.0,
             ..self.stats
@@ -190,7 +192,8 @@ impl Scheduler {
     }
 
     /// Plans the next step, which begins at `now_ns`; `None` when nothing can
-    /// run before a step in flight is done, or nothing is open.
+    /// run before a step in flight is done, or nothing is open. A step without
+    /// a row is planned when nobody is left to run and workers do not know it.
     pub fn schedule(&mut self, now_ns: u64) -> Option<Plan> {
         let mut plan = PlanInProgress {
             step_id: StepId(self.last_step_id.0 + 1),
@@ -208,7 +211,9 @@ impl Scheduler {
                 "{} sequences are open, none can run and no step is in flight",
                 self.sequences.len()
             );
-            return None;
+            if !self.in_flight.is_empty() || self.forget.is_empty() {
+                return None;
+            }
         }
 
         self.last_step_id = plan.step_id;

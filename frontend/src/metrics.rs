@@ -43,6 +43,8 @@ pub struct EngineMetrics {
     prefix_queries: IntCounter,
     prefix_hits: IntCounter,
     steps: IntCounter,
+    /// By process: what each keeps of requests that have not ended.
+    open_sequences: IntGaugeVec,
     prompt_tokens: IntCounter,
     generation_tokens: IntCounter,
     finished: IntCounterVec,
@@ -140,6 +142,13 @@ impl EngineMetrics {
                 "vllm:prefix_cache_hits_total",
                 "Prompt tokens found in the prefix cache.",
             )?,
+            open_sequences: make.register(IntGaugeVec::new(
+                make.opts(
+                    "nano:open_sequences",
+                    "Sequences that a process keeps, from their admission to their last trace.",
+                ),
+                &["process"],
+            )?)?,
             steps: make.counter("nano:engine_steps_total", "Steps of the engine.")?,
             prompt_tokens: make.counter("vllm:prompt_tokens_total", "Prompt tokens computed.")?,
             generation_tokens: make.counter("vllm:generation_tokens_total", "Tokens generated.")?,
@@ -266,6 +275,8 @@ impl EngineMetrics {
     pub(crate) fn scheduler(&self, stats: &SchedulerStats) {
         self.running.set(f64::from(stats.num_running));
         self.waiting.set(f64::from(stats.num_waiting));
+        self.set_open("core", stats.num_requests);
+        self.set_open("worker", stats.num_worker_sequences);
         let blocks = self.num_kv_blocks.load(Ordering::Relaxed).max(1);
         self.kv_cache_usage
             .set(f64::from(stats.num_used_blocks) / f64::from(blocks));
@@ -279,11 +290,19 @@ impl EngineMetrics {
         }
     }
 
-    /// Everything in Prometheus's text format.
+    fn set_open(&self, process: &str, sequences: u32) {
+        self.open_sequences
+            .with_label_values(&[process])
+            .set(sequences.into());
+    }
+
+    /// Everything in Prometheus's text format. `open`: sequences that this
+    /// process has admitted and not yet ended.
     ///
     /// # Errors
     /// When the library cannot write it.
-    pub fn text(&self) -> Result<String, Error> {
+    pub fn text(&self, open: u32) -> Result<String, Error> {
+        self.set_open("frontend", open);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

@@ -40,6 +40,10 @@ pub struct ModelRunnerOutput {
     /// sequences that asked: one for the token after each computed position
     /// that lies within the prompt.
     pub prompt_logprobs: Vec<(SequenceId, Vec<TokenLogprobs>)>,
-    /// Sequences that failed alone, with the reason; the worker has forgotten them.
+    /// Sequences that failed alone, with the reason. The worker computes them
+    /// no more: a later plan that names one, because it was made before the
+    /// core knew, finds it here again, until a plan's `finished` names it.
     pub failed: Vec<(SequenceId, String)>,
+    /// Sequences that the worker keeps after the step.
+    pub num_sequences: u32,
 }

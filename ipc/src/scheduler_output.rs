@@ -31,12 +31,13 @@ pub struct BlockId(pub u32);
 pub struct SchedulerOutput {
     /// Increases by one a step.
     pub step_id: StepId,
-    /// Sequences that workers forget: finished, aborted or preempted. None is
-    /// named in this plan's `scheduled`.
+    /// Sequences that workers forget: finished, failed, aborted or preempted.
+    /// None is named in this plan's `scheduled`.
     pub finished: Vec<SequenceId>,
     /// Sequences that enter (or re-enter after preemption) with this step.
     pub new: Vec<NewSequence>,
-    /// What runs in this step; rows of the batch in this order.
+    /// What runs in this step; rows of the batch in this order. Empty when the
+    /// engine becomes idle and workers have something to forget.
     pub scheduled: Vec<ScheduledSequence>,
 }
 

@@ -9,7 +9,8 @@ pub enum ToFrontend {
     /// First message, once all workers are loaded. Requests are legal from here on.
     Ready(EngineInfo),
     /// After a step, or after an admission was refused: at most one output a
-    /// request, with the scheduler's gauges of the same moment.
+    /// request, with the scheduler's gauges of the same moment. Without outputs
+    /// when only these are news.
     Outputs {
         /// In no particular order.
         outputs: Vec<EngineCoreOutput>,
@@ -28,6 +29,10 @@ pub struct SchedulerStats {
     pub num_running: u32,
     /// Sequences admitted but not yet in a step.
     pub num_waiting: u32,
+    /// Requests that the core keeps.
+    pub num_requests: u32,
+    /// Sequences that the first rank keeps.
+    pub num_worker_sequences: u32,
     /// KV blocks that sequences hold; blocks only cached count as free.
     pub num_used_blocks: u32,
     /// Steps since start.

@@ -74,11 +74,11 @@ impl<B: Ops> ModelRunner<B> {
         let first_steps = self
             .prepare(plan)
             .map_err(|error| WorkerError::Plan { step_id, error })?;
-        let output = self
+        let mut output = self
             .forward(&first_steps)
             .and_then(|()| self.sample(plan))
             .map_err(|error| WorkerError::Step { step_id, error })?;
-        self.update(plan, &output);
+        self.update(plan, &mut output);
         Ok(output)
     }
 
@@ -95,6 +95,9 @@ impl<B: Ops> ModelRunner<B> {
                 // `apply` has found every scheduled sequence.
                 continue;
             };
+            if state.failed.is_some() {
+                continue;
+            }
             if !std::mem::replace(&mut state.was_scheduled, true) {
                 first_steps.push(Flow::request(state.trace_key));
             }
@@ -135,11 +138,17 @@ impl<B: Ops> ModelRunner<B> {
         Ok(output)
     }
 
-    /// Advances what the step has computed.
-    fn update(&mut self, plan: &SchedulerOutput, output: &ModelRunnerOutput) {
+    /// Advances what the step has computed, and adds to its output the sequences
+    /// that had failed before.
+    fn update(&mut self, plan: &SchedulerOutput, output: &mut ModelRunnerOutput) {
+        let failed_now = std::mem::take(&mut output.failed);
         for scheduled in &plan.scheduled {
-            if let Some(state) = self.states.get_mut(scheduled.id) {
-                state.num_computed_tokens += scheduled.num_tokens as usize;
+            let Some(state) = self.states.get_mut(scheduled.id) else {
+                continue;
+            };
+            match &state.failed {
+                None => state.num_computed_tokens += scheduled.num_tokens as usize,
+                Some(reason) => output.failed.push((scheduled.id, reason.clone())),
             }
         }
         for sampled in &output.sampled {
@@ -147,9 +156,13 @@ impl<B: Ops> ModelRunner<B> {
                 state.token_ids.push(sampled.token_id);
             }
         }
-        for (id, _) in &output.failed {
-            self.states.remove(*id);
+        for (id, reason) in failed_now {
+            if let Some(state) = self.states.get_mut(id) {
+                state.failed = Some(reason.clone());
+                output.failed.push((id, reason));
+            }
         }
+        output.num_sequences = self.states.len() as u32;
     }
 }
 

@@ -29,6 +29,8 @@ pub enum PlanError {
     StepOrder { last: u64 },
     #[error("sequence {id} is new, but known already")]
     KnownTwice { id: u64 },
+    #[error("sequence {id} is finished, but unknown")]
+    ForgetsUnknown { id: u64 },
     #[error("sequence {id} is scheduled, but unknown")]
     Unknown { id: u64 },
     #[error("sequence {id} is scheduled twice")]
@@ -78,8 +80,8 @@ pub enum PlanError {
 ///
 /// Invariants: `1 <= num_prompt_tokens <= token_ids.len() <= max_model_len + 1`
 /// (the token sampled at the context's end has no place in it);
-/// `num_computed_tokens < token_ids.len()` between steps; token ids are below
-/// the vocabulary's size, block ids below the cache's.
+/// `num_computed_tokens < token_ids.len()` between steps unless it failed;
+/// token ids are below the vocabulary's size, block ids below the cache's.
 #[derive(Clone, Debug)]
 pub struct SequenceState {
     /// The request's key in the trace.
@@ -96,6 +98,9 @@ pub struct SequenceState {
     pub sampling: SamplingParams,
     /// Whether a step has computed some of it since it entered.
     pub was_scheduled: bool,
+    /// Why it failed alone. It is computed no more; plans may name it until
+    /// the core has heard.
+    pub failed: Option<String>,
 }
 
 impl SequenceState {
@@ -153,11 +158,6 @@ impl SequenceStates {
         self.states.get_mut(&id)
     }
 
-    /// Forgets a sequence.
-    pub fn remove(&mut self, id: SequenceId) {
-        self.states.remove(&id);
-    }
-
     /// Takes a plan in: forgets what finished, enters what is new, extends block
     /// tables. Token counts advance after the step, by the runner.
     ///
@@ -171,9 +171,10 @@ impl SequenceStates {
             });
         }
         self.last_step += 1;
-        // A sequence that failed here was forgotten before the core says so.
         for id in &plan.finished {
-            self.states.remove(id);
+            if self.states.remove(id).is_none() {
+                return Err(PlanError::ForgetsUnknown { id: id.0 });
+            }
         }
         for new in &plan.new {
             self.enter(new)?;
@@ -224,6 +225,7 @@ impl SequenceStates {
             block_table,
             sampling: new.sampling.clone(),
             was_scheduled: false,
+            failed: None,
         };
         match self.states.insert(new.id, state) {
             None => Ok(()),
@@ -261,6 +263,9 @@ impl SequenceStates {
         let Some(state) = self.states.get_mut(&id) else {
             return Err(PlanError::Unknown { id: id.0 });
         };
+        if state.failed.is_some() {
+            return Ok(()); // It has not got the token that the plan counts on.
+        }
         state.block_table.extend(new_blocks);
         let computed = state.num_computed_tokens;
         let len = state.token_ids.len().min(self.limits.max_model_len);
@@ -312,7 +317,8 @@ impl SequenceStates {
             let len = state.token_ids.len();
             assert!((1..=len).contains(&state.num_prompt_tokens), "{id:?}");
             assert!(len <= limits.max_model_len + 1, "{id:?}");
-            assert!(state.num_computed_tokens < len, "{id:?}");
+            let has_next = state.num_computed_tokens < len;
+            assert!(has_next || state.failed.is_some(), "{id:?}");
             assert!(
                 state.num_computed_tokens <= state.block_table.len() * limits.block_size,
                 "{id:?}: computed tokens beyond the block table"

@@ -39,6 +39,7 @@ fn mock_worker(num_kv_blocks: u32) -> MockWorker {
         num_kv_blocks,
         max_model_len: 256,
         vocab_size: VOCAB_SIZE,
+        load_time: Duration::ZERO,
         step_time: Duration::ZERO,
     }
 }
@@ -462,6 +463,31 @@ fn a_panic_ends_the_core_and_frontends_hear_of_it() {
     check_fatal(&mut frontend, "block 7 is lost");
 }
 
+#[test]
+fn a_panic_in_the_scheduler_ends_the_core_and_names_itself() {
+    let (worker, of_worker) = connection();
+    let (mut frontend, of_frontend) = connection();
+    let worker = thread::spawn(move || mock_worker(64).serve(worker, RUN));
+    let lifecycle = Lifecycle::new(|_| {}).expect("eventfd");
+    let endpoint = Endpoint::Connected(vec![of_worker, of_frontend]);
+    let mut peers = Peers::new(endpoint, RUN, 1).expect("sockets");
+    send(&mut frontend, hello(Role::Frontend));
+    let outcome = to_the_end(&mut peers, &lifecycle, |peers| {
+        let info = load_workers(&config(), peers, &lifecycle)?.expect("no order to end");
+        let mut engine = EngineCore::new(&config(), info, peers, &lifecycle);
+        send(&mut frontend, ToCore::Add(request(1, &[1; 4], 100)));
+        engine.wait_for_work()?;
+        engine.step()?;
+        engine.scheduler.lose_every_sequence();
+        engine.step()
+    });
+    let error = outcome.expect_err("a bug").to_string();
+    assert!(error.starts_with("the core panicked: "), "{error}");
+    drop(peers);
+    check_fatal(&mut frontend, &error);
+    worker.join().expect("no panic").expect("a clean end");
+}
+
 /// The loop's turns made by the test, one by one, with a mock worker.
 fn turn_by_turn(steps_in_flight: usize, test: impl FnOnce(&mut EngineCore<'_>, Connection)) {
     let (worker, of_worker) = connection();
@@ -476,16 +502,17 @@ fn turn_by_turn(steps_in_flight: usize, test: impl FnOnce(&mut EngineCore<'_>, C
     let mut engine = EngineCore::new(&config(), info, &mut peers, &lifecycle);
     engine.steps_in_flight = steps_in_flight;
     test(&mut engine, frontend);
-    while engine.scheduler.num_in_flight() > 0 {
+    while engine.scheduler.has_work() {
         engine.step().expect("a turn");
     }
     engine.scheduler.check_integrity();
     let stats = engine.scheduler.stats();
-    assert!(!engine.scheduler.has_requests());
+    assert!(!engine.scheduler.has_work());
     assert_eq!(
         (stats.num_used_blocks, stats.num_running, stats.num_waiting),
         (0, 0, 0)
     );
+    assert_eq!((stats.num_requests, stats.num_worker_sequences), (0, 0));
     assert_eq!(engine.tracks.num_open(), 0);
     assert!(engine.outputs.is_empty());
     drop(peers);
@@ -549,7 +576,7 @@ fn two_steps_in_flight_give_the_same_tokens() {
         }
         engine.receive(WaitFor::Anybody).expect("messages");
         let mut most = 0;
-        while engine.scheduler.has_requests() {
+        while engine.scheduler.has_work() {
             engine.step().expect("a turn");
             most = most.max(engine.scheduler.num_in_flight());
         }

@@ -8,7 +8,7 @@ use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::scheduler_output::{BlockId, SchedulerOutput, SequenceId};
 use nano_ipc::to_frontend::SchedulerStats;
-use nano_tests::doubles::mock_model::{MockModel, expected_token_ids};
+use nano_tests::doubles::mock_model::{FAILURE, MockModel, expected_token_ids, fail_at};
 use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
@@ -34,6 +34,8 @@ struct Arrival {
     stops: bool,
     logprobs: bool,
     prompt_logprobs: bool,
+    /// The worker fails it in place of this token of its output.
+    fails_at: Option<u32>,
     abort_turn: Option<u32>,
 }
 
@@ -44,6 +46,7 @@ struct Scenario {
     max_num_seqs: u32,
     max_num_batched_tokens: u32,
     enable_prefix_caching: bool,
+    max_waiting: u32,
     /// Steps planned before the first one's result is in.
     depth: usize,
     arrivals: Vec<Arrival>,
@@ -55,8 +58,9 @@ fn arrivals() -> impl Strategy<Value = Arrival> {
     let shape = (0..2u64, 0..20u32, 1..30u32, 0..30u32, 0..2u32);
     let wishes = (1..25u32, -1..2i32, 0..2u64);
     let flags = (any::<bool>(), any::<bool>(), weighted(0.1, Just(())));
-    (shape, wishes, flags, weighted(0.2, 0..60u32)).prop_map(
-        |(shape, wishes, flags, abort_turn)| Arrival {
+    let ends = (weighted(0.1, 0..10u32), weighted(0.2, 0..60u32));
+    (shape, wishes, flags, ends).prop_map(|(shape, wishes, flags, (fails_at, abort_turn))| {
+        Arrival {
             client: shape.0,
             turn: shape.1,
             prompt_length: shape.2,
@@ -68,14 +72,15 @@ fn arrivals() -> impl Strategy<Value = Arrival> {
             stops: flags.0,
             logprobs: flags.1,
             prompt_logprobs: flags.2.is_some(),
+            fails_at,
             abort_turn,
-        },
-    )
+        }
+    })
 }
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let sizes = (8..20u32, 1..5u32, 2..7u32, 1..24u32);
-    let flags = (any::<bool>(), 1..4usize);
+    let flags = (any::<bool>(), 2..12u32, 1..4usize);
     (
         sizes,
         flags,
@@ -88,7 +93,8 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             max_num_seqs: sizes.2,
             max_num_batched_tokens: sizes.3,
             enable_prefix_caching: flags.0,
-            depth: flags.1,
+            max_waiting: flags.1,
+            depth: flags.2,
             arrivals,
             leave_turn,
         })
@@ -112,6 +118,9 @@ impl Arrival {
         request.sampling.min_tokens = self.seed as u32;
         request.sampling.logprobs = self.logprobs.then_some(2);
         request.sampling.prompt_logprobs = self.prompt_logprobs.then_some(1);
+        if let Some(index) = self.fails_at {
+            fail_at(&mut request.sampling, index);
+        }
         request
     }
 }
@@ -150,7 +159,7 @@ impl Life {
             ..engine_info(scenario.num_kv_blocks)
         };
         Life {
-            scheduler: Scheduler::new(&info, 100),
+            scheduler: Scheduler::new(&info, scenario.max_waiting),
             model: MockModel::new(info.num_kv_blocks, info.block_size, VOCAB_SIZE),
             scenario,
             in_flight: VecDeque::new(),
@@ -164,7 +173,7 @@ impl Life {
     /// sequences were preempted and tokens found in the cache.
     fn live(mut self) -> (HashMap<u64, Answer>, SchedulerStats) {
         let mut turn = 0;
-        while turn <= 60 || self.scheduler.has_requests() || !self.in_flight.is_empty() {
+        while turn <= 60 || self.scheduler.has_work() {
             assert!(turn < 10_000, "no end in sight: {:?}", self.scheduler);
             self.receive(turn);
             self.scheduler.check_integrity();
@@ -186,7 +195,8 @@ impl Life {
             (stats.num_used_blocks, stats.num_running, stats.num_waiting),
             (0, 0, 0)
         );
-        assert_eq!(self.model.num_sequences(), self.scheduler.forget.len());
+        assert_eq!((stats.num_requests, stats.num_worker_sequences), (0, 0));
+        assert_eq!(self.model.num_sequences(), 0);
         (self.answers, stats)
     }
 
@@ -223,10 +233,16 @@ impl Life {
                 let request = arrival.request(id);
                 let slots = self.scenario.num_kv_blocks * self.scenario.block_size;
                 let fits = arrival.prompt_length + arrival.max_tokens <= slots.min(70);
+                let room = self.scheduler.stats().num_waiting < self.scenario.max_waiting;
                 let added = self.scheduler.add(client, request.clone());
-                assert_eq!(added.is_ok(), fits, "{added:?}");
-                let answer = self.answers.entry(id).or_default();
-                answer.refused = matches!(added, Err(Refusal::TooLong { .. }));
+                let expected = match &added {
+                    Ok(()) => fits && room,
+                    Err(Refusal::TooLong { .. }) => !fits,
+                    Err(Refusal::QueueFull(_)) => fits && !room,
+                    Err(_) => false,
+                };
+                assert!(expected, "{added:?}");
+                self.answers.entry(id).or_default().refused = added.is_err();
             }
             if arrival.abort_turn == Some(turn) && self.scheduler.abort(client, RequestId(id)) {
                 self.answers.entry(id).or_default().aborted = true;
@@ -263,8 +279,11 @@ impl Life {
             answer.finish_reason.is_none() && !answer.aborted,
             "{output:?}"
         );
-        assert_eq!(output.token_ids.len(), 1, "{output:?}");
-        assert_eq!(output.logprobs.len(), usize::from(arrival.logprobs));
+        let failed = matches!(output.finish_reason, Some(FinishReason::Error(_)));
+        let num_tokens = usize::from(!failed);
+        assert_eq!(output.token_ids.len(), num_tokens, "{output:?}");
+        let num_logprobs = usize::from(arrival.logprobs && !failed);
+        assert_eq!(output.logprobs.len(), num_logprobs);
         assert!(output.first_step_ns > 0);
         assert!(output.num_cached_tokens < arrival.prompt_length);
         if let Some(entries) = output.prompt_logprobs {
@@ -297,6 +316,13 @@ fn check(scenario: Scenario) -> SchedulerStats {
             assert!(expected.starts_with(&answer.token_ids));
             continue;
         }
+        let fails_at = arrival.fails_at.map(|index| index as usize);
+        if let Some(index) = fails_at.filter(|index| *index < expected.len()) {
+            assert_eq!(answer.token_ids, expected[..index], "request {id}");
+            let failed = FinishReason::Error(FAILURE.into());
+            assert_eq!(answer.finish_reason, Some(failed));
+            continue;
+        }
         assert_eq!(answer.token_ids, expected, "request {id}");
         let stopped = arrival.stops && expected.last() == Some(&STOP_TOKEN);
         let reason = if stopped {
@@ -323,7 +349,7 @@ fn number_from_env(name: &str, default: u64) -> u64 {
 /// `NANO_SIMULATION_SEED` ask for more and for others.
 #[test]
 fn random_lives_keep_every_invariant_and_every_request_its_tokens() {
-    let lives = number_from_env("NANO_SIMULATION_LIVES", 1000);
+    let lives = number_from_env("NANO_SIMULATION_LIVES", 10_000);
     let seed = number_from_env("NANO_SIMULATION_SEED", 0);
     let mut seed_bytes = [0; 32];
     seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -1,5 +1,6 @@
 //! What runs in which step, told as stories: one line a step, `3+16` for
-//! "sequence 3 computes 16 tokens", `-3` for "workers forget sequence 3".
+//! "sequence 3 computes 16 tokens", `-3` for "workers forget sequence 3". The
+//! last line has no row: it leaves the workers with nothing.
 
 use super::*;
 use crate::test_support::{VOCAB_SIZE, engine_info, request};
@@ -58,14 +59,14 @@ fn prompts_share_a_step_and_its_budget_and_the_last_is_cut() {
     check(
         &engine_info(16),
         &requests,
-        &["1+10 2+6", "1+1 2+4", "-1 2+1"],
+        &["1+10 2+6", "1+1 2+4", "-1 2+1", "-2"],
     );
 }
 
 #[test]
 fn a_long_prompt_is_computed_in_chunks_beside_one_that_streams() {
     let requests = [arrival(1, 30, 1, 0), arrival(2, 3, 4, -1)];
-    let steps = ["2+3 1+13", "2+1 1+15", "2+1 1+2", "-1 2+1"];
+    let steps = ["2+3 1+13", "2+1 1+15", "2+1 1+2", "-1 2+1", "-2"];
     check(&engine_info(16), &requests, &steps);
 }
 
@@ -113,7 +114,11 @@ fn slots_are_bounded_and_the_next_enters_when_one_ends() {
         arrival(3, 2, 1, 0),
         arrival(4, 2, 1, 0),
     ];
-    check(&info, &requests, &["1+2 2+2", "-1 2+1 3+2", "-2 -3 4+2"]);
+    check(
+        &info,
+        &requests,
+        &["1+2 2+2", "-1 2+1 3+2", "-2 -3 4+2", "-4"],
+    );
 }
 
 #[test]
@@ -126,7 +131,11 @@ fn lower_priorities_run_first_and_equal_ones_in_order_of_arrival() {
         arrival(3, 2, 1, -5),
         arrival(4, 2, 1, 0),
     ];
-    check(&info, &requests, &["3+2", "-3 2+2", "-2 4+2", "-4 1+2"]);
+    check(
+        &info,
+        &requests,
+        &["3+2", "-3 2+2", "-2 4+2", "-4 1+2", "-1"],
+    );
 }
 
 #[test]
@@ -140,7 +149,7 @@ fn the_newest_is_preempted_when_blocks_run_out_and_is_computed_anew() {
         "1+4 2+4", "1+1 2+1", "1+1 2+1", "1+1 2+1", "1+1 2+1", // Eight tokens each.
         "-2 1+1",  // The ninth needs two more blocks for two.
         "1+1", "1+1", "1+1", // Twelve tokens, and the output's last is sampled.
-        "-1 2+9", "2+1",
+        "-1 2+9", "2+1", "-2",
     ];
     check(&info, &requests, &steps);
 }
@@ -306,11 +315,7 @@ fn a_sequence_that_fails_alone_ends_with_the_workers_reason() {
     assert_eq!(outputs[0].1.finish_reason, failed);
     assert_eq!(outputs[1].1.token_ids, [5]);
     let next = scheduler.schedule(0).expect("the second goes on");
-    assert_eq!(
-        render(&next.output),
-        "2+1",
-        "the worker has forgotten the first itself"
-    );
+    assert_eq!(render(&next.output), "-1 2+1");
 }
 
 #[track_caller]

@@ -56,6 +56,7 @@ impl Scheduler {
             return Err(WorkerMistake::WrongStep { got: step_id, due });
         };
         self.last_step_done = step_id;
+        self.stats.num_worker_sequences = result.num_sequences;
         self.kv_cache.step_done(step_id);
 
         let mut outputs = Vec::new();
@@ -147,10 +148,9 @@ impl Scheduler {
         Some((client, output))
     }
 
-    /// The sequence failed alone. The worker has forgotten it already.
+    /// The sequence failed alone.
     fn fail(&mut self, id: SequenceId, reason: String) -> Option<(ClientId, EngineCoreOutput)> {
         let sequence = self.remove(id)?;
-        self.forget.retain(|forgotten| *forgotten != id);
         self.trace(&sequence, SchedulerEvent::Finished);
         let output = EngineCoreOutput {
             finish_reason: Some(FinishReason::Error(reason)),

@@ -189,6 +189,11 @@ impl EngineClient {
         })
     }
 
+    /// Sequences that were admitted and have not ended.
+    pub fn num_open(&self) -> u32 {
+        (self.max_sequences - self.admission.available_permits()) as u32
+    }
+
     /// Ends every open sequence with an error.
     pub fn fail_all(&self, reason: &str) {
         // Fails only when the engine is dead: then all have failed.

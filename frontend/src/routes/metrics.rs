@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let text = app
         .metrics
-        .text()
+        .text(app.engine.num_open())
         .map_err(|error| ApiError::internal(error.to_string()))?;
     let kind = [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)];
     Ok((kind, text).into_response())

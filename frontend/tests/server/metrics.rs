@@ -16,6 +16,8 @@ fn counters_and_histograms_follow_a_request() {
     let stats = SchedulerStats {
         num_running: 1,
         num_waiting: 2,
+        num_requests: 3,
+        num_worker_sequences: 4,
         num_used_blocks: 250,
         num_steps: 11,
         num_preemptions: 3,
@@ -53,6 +55,9 @@ fn counters_and_histograms_follow_a_request() {
     }
     let blocks = engine_info().num_kv_blocks;
     for line in [
+        r#"nano:open_sequences{engine="0",model_name="tiny",process="frontend"} 0"#.to_owned(),
+        r#"nano:open_sequences{engine="0",model_name="tiny",process="core"} 3"#.to_owned(),
+        r#"nano:open_sequences{engine="0",model_name="tiny",process="worker"} 4"#.to_owned(),
         r#"vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"} 1"#
             .to_owned(),
         r#"nano:http_requests_total{engine="0",model_name="tiny",route="/v1/completions",status="200"} 1"#

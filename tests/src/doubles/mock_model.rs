@@ -37,6 +37,20 @@ pub fn expected_token_ids(
     token_ids.split_off(prompt_token_ids.len())
 }
 
+/// Why a sequence of a mock model fails.
+pub const FAILURE: &str = "the mock model was asked to fail";
+
+/// Has a mock model fail the sequence alone in place of its output's token
+/// `index`. A bias that is no number cannot come from a client.
+pub fn fail_at(sampling: &mut SamplingParams, index: u32) {
+    sampling.logit_bias = vec![(index, f32::NAN)];
+}
+
+fn fails_at(sampling: &SamplingParams) -> Option<usize> {
+    let failure = sampling.logit_bias.iter().find(|(_, bias)| bias.is_nan());
+    failure.map(|(index, _)| *index as usize)
+}
+
 const EMPTY_PREFIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes 64 bits (the finalizer of splitmix64).
@@ -85,6 +99,7 @@ struct MockSequence {
     num_computed_tokens: usize,
     block_table: Vec<BlockId>,
     sampling: SamplingParams,
+    failed: bool,
 }
 
 /// What a worker keeps between plans. Strict: a plan that breaks the protocol
@@ -135,6 +150,7 @@ impl MockModel {
             self.run(scheduled, &mut output)
                 .map_err(|error| format!("{:?}: {error}", scheduled.id))?;
         }
+        output.num_sequences = self.sequences.len() as u32;
         Ok(output)
     }
 
@@ -145,6 +161,7 @@ impl MockModel {
             num_computed_tokens: new.num_computed_tokens as usize,
             block_table: new.block_ids.clone(),
             sampling: new.sampling.clone(),
+            failed: false,
         };
         match self.sequences.insert(new.id, sequence) {
             None => Ok(()),
@@ -161,6 +178,10 @@ impl MockModel {
             .sequences
             .get_mut(&scheduled.id)
             .ok_or("scheduled, but was never announced")?;
+        if sequence.failed {
+            output.failed.push((scheduled.id, FAILURE.into()));
+            return Ok(());
+        }
         sequence.block_table.extend(&scheduled.new_block_ids);
         let start = sequence.num_computed_tokens;
         let end = start + scheduled.num_tokens as usize;
@@ -212,6 +233,11 @@ impl MockModel {
                     .push(digest.ok_or_else(|| format!("position {position} was never computed"))?);
             }
             let generated = end - sequence.num_prompt_tokens;
+            if fails_at(&sequence.sampling) == Some(generated) {
+                sequence.failed = true;
+                output.failed.push((scheduled.id, FAILURE.into()));
+                return Ok(());
+            }
             let token_id = sample(
                 context.into_iter(),
                 &sequence.sampling,

@@ -23,6 +23,8 @@ pub struct MockWorker {
     pub max_model_len: u32,
     /// Token ids are below it.
     pub vocab_size: u32,
+    /// How long it seems to load.
+    pub load_time: Duration,
     /// Added to every step.
     pub step_time: Duration,
 }
@@ -30,8 +32,9 @@ pub struct MockWorker {
 impl MockWorker {
     /// As the launcher's configuration says; what that leaves open is made up.
     ///
-    /// `NANO_MOCK_STEP_MS` is the time of a step in milliseconds, and
-    /// `NANO_MOCK_VOCAB_SIZE` the vocabulary's size (49152, as SmolLM2's).
+    /// `NANO_MOCK_LOAD_MS` and `NANO_MOCK_STEP_MS` are the times of loading and
+    /// of a step in milliseconds, and `NANO_MOCK_VOCAB_SIZE` is the
+    /// vocabulary's size (49152, as SmolLM2's).
     ///
     /// # Errors
     /// When one of these is no number.
@@ -42,6 +45,7 @@ impl MockWorker {
             num_kv_blocks: config.num_kv_blocks.unwrap_or(512),
             max_model_len: config.max_model_len.unwrap_or(8192),
             vocab_size: number_from_env("NANO_MOCK_VOCAB_SIZE", 49152)?,
+            load_time: Duration::from_millis(number_from_env("NANO_MOCK_LOAD_MS", 0)?.into()),
             step_time: Duration::from_millis(number_from_env("NANO_MOCK_STEP_MS", 0)?.into()),
         })
     }
@@ -73,6 +77,7 @@ impl MockWorker {
             role: Role::Worker { rank: self.rank },
             run,
         }))?;
+        std::thread::sleep(self.load_time);
         core.send(&ToCore::Loaded(self.loaded()))?;
         let ToWorker::AllocateKvCache { num_kv_blocks } = core.receive()? else {
             return Err(Failure::Protocol("a plan before AllocateKvCache".into()));

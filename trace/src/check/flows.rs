@@ -143,17 +143,20 @@ fn has_failed(timeline: &Timeline, hops: &[Hop]) -> bool {
 }
 
 /// At the edges of a recording a flow's other end may lie outside, and the
-/// engine may end between a step's dispatch, its run and its result.
+/// engine may end between a step's dispatch, its run and its result: for each
+/// of the two steps that the core has in flight.
 fn check_lone(timeline: &Timeline, spans: &Spans<'_>, id: u64, hop: &Hop, out: &mut Violations) {
     let all_record = spans
         .values()
         .all(|(from, to)| *from < hop.time && hop.time < *to);
     let event = timeline.hop(hop).0;
     let cut_by_the_end = matches!(event, Some(Event::Dispatch | Event::WorkerSend))
-        && !timeline
+        && timeline
             .slices
             .iter()
-            .any(|slice| slice.event == event && slice.begin > hop.time);
+            .filter(|slice| slice.event == event && slice.begin > hop.time)
+            .count()
+            < 2;
     if all_record && !cut_by_the_end {
         out.add(Rule::FlowLone, hop.at, || {
             let (event, category, _) = timeline.hop(hop);

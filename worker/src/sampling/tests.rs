@@ -30,6 +30,7 @@ fn sequence(prompt: &[u32], output: &[u32], sampling: SamplingParams) -> Sequenc
         block_table: vec![],
         sampling,
         was_scheduled: false,
+        failed: None,
     }
 }
 

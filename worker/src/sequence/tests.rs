@@ -66,8 +66,7 @@ fn a_good_plan_is_taken_and_finished_sequences_are_forgotten() {
     assert_eq!(states.len(), 2);
     let end = SchedulerOutput {
         step_id: StepId(2),
-        // 3 failed and was forgotten before.
-        finished: vec![SequenceId(1), SequenceId(2), SequenceId(3)],
+        finished: vec![SequenceId(1), SequenceId(2)],
         ..Default::default()
     };
     states.apply(&end).expect("keeps the rules");
@@ -77,8 +76,9 @@ fn a_good_plan_is_taken_and_finished_sequences_are_forgotten() {
 #[test]
 fn every_broken_rule_is_an_error() {
     type Break = fn(&mut SchedulerOutput);
-    let breaks: [(Break, &str); 14] = [
+    let breaks: [(Break, &str); 15] = [
         (|p| p.step_id.0 = 2, "follows step 0"),
+        (|p| p.finished.push(SequenceId(3)), "finished, but unknown"),
         (|p| p.new.push(new(1, &[1], &[2])), "known already"),
         (|p| p.scheduled[0].id.0 = 5, "but unknown"),
         (|p| p.scheduled[1] = run(1, 1, &[]), "scheduled twice"),

@@ -116,7 +116,7 @@ struct Running {
 
 /// A core in miniature.
 pub struct Driver<B: Ops> {
-    runner: ModelRunner<B>,
+    pub runner: ModelRunner<B>,
     limits: Limits,
     step: u64,
     next_id: u64,

@@ -6,6 +6,7 @@ mod broken_models;
 mod broken_row;
 mod dequantize;
 mod driver;
+mod failing;
 mod gguf;
 mod golden;
 mod ops;
