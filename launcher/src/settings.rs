@@ -19,7 +19,9 @@ const MAX_CONNECTIONS: u32 = 4096;
 /// Descriptors that the frontend needs beside its clients' connections.
 const OTHER_OPEN_FILES: u64 = 64;
 
-/// Requests in the engine at once, waiting ones included.
+/// Sequences in the engine at once, waiting ones included. The frontend admits
+/// no more, with a 429 that says when to come again; the core's own bound is
+/// the same, so that it never has to refuse what the frontend admitted.
 const MAX_QUEUED_REQUESTS: u32 = 2048;
 
 /// The command line, judged.
@@ -241,4 +243,23 @@ fn readable(path: PathBuf) -> Result<PathBuf, WrongSettings> {
             }
         })
         .map_err(|source| WrongSettings::ChatTemplate { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn the_core_lets_wait_all_that_the_frontend_admits() {
+        let model = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/golden/models/tiny-llama"
+        );
+        let args = Args::try_parse_from(["nano-serve", "--model", model]).expect("flags");
+        let settings = Settings::from_args(args).expect("a model");
+        let nothing = Inherited::nothing();
+        let admitted = settings.frontend(&nothing).max_queued_requests;
+        assert!(settings.core(&nothing).max_waiting >= admitted);
+    }
 }

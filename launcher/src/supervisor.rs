@@ -269,11 +269,10 @@ impl<'a> Supervisor<'a> {
                 }
             }
         }
-        if unhealthy != self.unhealthy {
-            self.tell_health(unhealthy);
-        }
         if let Some(text) = stalled {
             self.blame(Cause::death(text));
+        } else if unhealthy != self.unhealthy {
+            self.tell_health(unhealthy);
         }
     }
 
