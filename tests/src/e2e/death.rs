@@ -1,7 +1,9 @@
 //! What is left when a process dies: nobody, and no client that waits.
 
-use crate::client::{Stream, StreamEvent, get, long_completion, post};
+use crate::client::{Stream, get, long_completion, post};
+use crate::moments::{Moment, assert_told};
 use crate::programs::golden;
+use crate::rows::check_all;
 use crate::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -9,6 +11,12 @@ use std::time::{Duration, Instant};
 
 const WITHIN: Duration = Duration::from_secs(2);
 const PROGRAMS: [&str; 4] = ["nano-serve", "nano-frontend", "nano-core", "nano-worker"];
+
+/// Longer than any test waits.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// As many servers at once leave a slow machine its two seconds.
+const AT_ONCE: usize = 3;
 
 /// Kills one process; nobody is left two seconds later, and the exit code says so.
 fn kill_and_bury(server: &mut Server, program: &str) -> Instant {
@@ -30,51 +38,23 @@ fn kill_and_bury(server: &mut Server, program: &str) -> Instant {
     killed
 }
 
-/// How the client of a stream was answered.
-fn assert_answered(events: &[StreamEvent], program: &str) {
-    let has_error = events.iter().any(
-        |event| matches!(event, StreamEvent::Data(json) if json["error"]["message"].is_string()),
-    );
-    let Some(StreamEvent::End { whole }) = events.last() else {
-        panic!("no end")
-    };
-    if program == "nano-frontend" {
-        assert!(!whole, "a cut response does not look like a whole one");
-    } else {
-        assert!(has_error, "{program}: an error to parse: {events:?}");
-        assert!(whole, "{program}: the response ends as HTTP demands");
-    }
-    assert!(!events.contains(&StreamEvent::Done), "it was not done");
-}
-
 #[test]
-fn kill_9_while_idle_leaves_nobody() {
-    for program in PROGRAMS {
-        let mut server = ServerOptions::mock(0).start();
-        kill_and_bury(&mut server, program);
-    }
-}
-
-#[test]
-fn kill_9_in_mid_stream_answers_every_client_and_leaves_nobody() {
-    for program in PROGRAMS {
-        let mut server = ServerOptions::mock(20).start();
-        let open = |_| {
-            let path = "/v1/completions";
-            Stream::open(server.base_url(), path, long_completion(4000))
-        };
-        let streams: Vec<Stream> = (0..4).map(open).collect();
-        streams.iter().for_each(Stream::wait_started);
+fn kill_9_of_any_process_at_any_moment_answers_its_clients_and_leaves_nobody() {
+    let each = |moment| PROGRAMS.map(|program| (program, moment));
+    let rows = Moment::ALL.map(each).concat();
+    check_all(&rows, AT_ONCE, |&(program, moment)| {
+        let (mut server, stream) = moment.reach(ServerOptions::mock(0), FOR_EVER);
         let killed = kill_and_bury(&mut server, program);
-        for stream in &streams {
-            assert_answered(&stream.rest(killed + WITHIN), program);
+        if let Some(stream) = stream {
+            assert_told(&stream, killed + WITHIN, program == "nano-frontend");
         }
-    }
+    });
 }
 
 #[test]
 fn kill_9_answers_clients_that_wait_for_a_whole_response_too() {
-    for program in ["nano-core", "nano-worker", "nano-serve"] {
+    let rows = ["nano-core", "nano-worker", "nano-serve"];
+    check_all(&rows, AT_ONCE, |program| {
         let mut server = ServerOptions::mock(20).start();
         let url = format!("{}/v1/completions", server.base_url());
         let witness = Stream::open(server.base_url(), "/v1/completions", long_completion(4000));
@@ -87,7 +67,7 @@ fn kill_9_answers_clients_that_wait_for_a_whole_response_too() {
             assert!((500..=503).contains(&status), "{status}: {body}");
             assert!(body["error"]["message"].is_string(), "{body}");
         }
-    }
+    });
 }
 
 #[test]
@@ -107,7 +87,7 @@ fn a_panic_in_an_operation_is_named_and_every_client_answered() {
     assert_eq!(status, 500, "{body}");
     assert!(body["error"]["message"].is_string(), "{body}");
     for stream in &streams {
-        assert_answered(&stream.rest(sent + 2 * WITHIN), "nano-worker");
+        assert_told(stream, sent + 2 * WITHIN, false);
     }
     server.wait_gone(sent, 2 * WITHIN);
     let status = server.wait_exit(Duration::from_secs(1));
@@ -121,11 +101,13 @@ fn a_panic_in_an_operation_is_named_and_every_client_answered() {
 
 #[test]
 fn health_tells_of_a_death_within_a_tenth_of_a_second() {
-    for program in ["nano-core", "nano-worker"] {
-        let server = ServerOptions::mock(20).start();
-        // A client that keeps the frontend busy saying goodbye.
-        let stream = Stream::open(server.base_url(), "/v1/completions", long_completion(4000));
-        stream.wait_started();
+    let each = |moment| ["nano-core", "nano-worker"].map(|program| (program, moment));
+    // One after the other: others would take the time that is measured.
+    for (program, moment) in [Moment::Idle, Moment::Prefill, Moment::MidStream]
+        .map(each)
+        .concat()
+    {
+        let (server, _stream) = moment.reach(ServerOptions::mock(0), FOR_EVER);
         let url = format!("{}/health", server.base_url());
         assert_eq!(get(&url).expect("healthy").0, 200);
         let killed = server.signal(program, Signal::SIGKILL);
@@ -134,7 +116,7 @@ fn health_tells_of_a_death_within_a_tenth_of_a_second() {
             match get(&url) {
                 Ok((200, _)) => assert!(
                     asked - killed < Duration::from_millis(100),
-                    "still healthy {:?} after {program}'s death",
+                    "still healthy {:?} after {program}'s death ({moment:?})",
                     asked - killed
                 ),
                 Ok((status, _)) => {
@@ -150,58 +132,20 @@ fn health_tells_of_a_death_within_a_tenth_of_a_second() {
 }
 
 #[test]
-fn kill_9_of_the_launcher_ends_a_worker_that_loads_its_model() {
+fn kill_9_of_the_launcher_ends_a_worker_that_loads_a_real_model() {
     let mut server = ServerOptions::real(&golden("models/tiny-llama")).spawn();
     server.process("nano-worker");
-    let killed = server.signal("nano-serve", Signal::SIGKILL);
-    server.wait_gone(killed, WITHIN);
-    server.wait_exit(Duration::from_secs(1));
+    kill_and_bury(&mut server, "nano-serve");
 }
 
 #[test]
 fn stopped_processes_do_not_outlive_the_launcher() {
-    for program in ["nano-frontend", "nano-core", "nano-worker"] {
-        let server = ServerOptions::mock(0).start();
+    let each = |moment| PROGRAMS[1..].iter().map(move |program| (*program, moment));
+    let rows: Vec<_> = Moment::ALL.into_iter().flat_map(each).collect();
+    check_all(&rows, AT_ONCE, |&(program, moment)| {
+        let (server, _stream) = moment.reach(ServerOptions::mock(0), FOR_EVER);
         server.signal(program, Signal::SIGSTOP);
         let killed = server.signal("nano-serve", Signal::SIGKILL);
         server.wait_gone(killed, WITHIN);
-    }
-}
-
-#[test]
-fn a_stopped_process_is_unhealthy_after_five_seconds_and_may_recover() {
-    for program in ["nano-core", "nano-worker"] {
-        let server = ServerOptions::mock(0).start();
-        let url = format!("{}/health", server.base_url());
-        let stopped = server.signal(program, Signal::SIGSTOP);
-        let unhealthy = |within| {
-            crate::server::wait_for("503", within, || {
-                get(&url)
-                    .is_ok_and(|(status, _)| status == 503)
-                    .then_some(())
-            });
-        };
-        unhealthy(Duration::from_secs(8));
-        assert!(stopped.elapsed() >= Duration::from_secs(4), "not at once");
-        server.signal(program, Signal::SIGCONT);
-        crate::server::wait_for("200 again", Duration::from_secs(3), || {
-            get(&url)
-                .is_ok_and(|(status, _)| status == 200)
-                .then_some(())
-        });
-    }
-}
-
-#[test]
-fn a_process_that_stays_stopped_ends_the_server() {
-    for program in ["nano-frontend", "nano-core", "nano-worker"] {
-        let mut server = ServerOptions::mock(0)
-            .args(&["--stall-timeout", "1"])
-            .start();
-        let stopped = server.signal(program, Signal::SIGSTOP);
-        let status = server.wait_exit(Duration::from_secs(5));
-        assert_eq!(status.code(), Some(1), "{}", server.log());
-        assert!(server.log().contains("does not answer"), "{}", server.log());
-        server.wait_gone(stopped, Duration::from_secs(5));
-    }
+    });
 }

@@ -101,16 +101,6 @@ fn children_leave_a_group_s_signals_to_the_launcher() {
 }
 
 #[test]
-fn a_shell_without_job_control_changes_nothing() {
-    // Such a shell has SIGINT ignored in what it runs in the background.
-    let mut server = ServerOptions::mock(0).spawn_by_shell("\"$0\" \"$@\" & wait $!");
-    server.wait_ready();
-    let told = server.signal("nano-serve", Signal::SIGINT);
-    assert_eq!(server.wait_exit(SOON).code(), Some(0), "{}", server.log());
-    server.wait_gone(told, SOON);
-}
-
-#[test]
 fn a_port_in_use_is_one_line_and_exit_code_2() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("free port");
     let port = taken.local_addr().expect("bound").port().to_string();
@@ -134,17 +124,6 @@ fn the_port_is_free_again_after_a_crash() {
     let second = options.start();
     let (status, _) = get(&format!("{}/health", second.base_url())).expect("answered");
     assert_eq!(status, 200);
-}
-
-#[test]
-fn two_servers_do_not_touch_each_other() {
-    let first = ServerOptions::mock(0).start();
-    let mut second = ServerOptions::mock(0).start();
-    let told = second.signal("nano-core", Signal::SIGKILL);
-    second.wait_gone(told, SOON);
-    second.wait_exit(SOON);
-    let health = get(&format!("{}/health", first.base_url())).expect("answered");
-    assert_eq!(health.0, 200, "the other one serves on");
 }
 
 #[test]

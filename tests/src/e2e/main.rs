@@ -1,13 +1,21 @@
 //! End-to-end tests: the real programs, on a free port, and real clients.
 
 mod death;
+mod disconnects;
 mod ending;
 mod limits;
+mod metrics;
 mod models;
+mod moments;
 mod perfetto;
 mod perfetto_oracle;
+mod random;
 mod readme;
+mod rows;
+mod soak;
+mod stalls;
+mod starts;
 mod structure;
 mod traces;
 
-use nano_tests::harness::{client, programs, server};
+use nano_tests::harness::{client, procfs, programs, server};

@@ -1,6 +1,7 @@
 //! Real models behind the real server.
 
-use crate::client::{Stream, StreamEvent, get, post};
+use crate::client::{Stream, StreamEvent, post};
+use crate::metrics::Metrics;
 use crate::programs::{default_model, golden};
 use crate::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
@@ -98,12 +99,77 @@ fn nor_does_preemption_change_a_token() {
         .args(&["--num-kv-blocks", "40", "--max-num-batched-tokens", "64"])
         .start();
     assert_alone_and_together_agree(&server, &growing_requests());
-    let (_, metrics) = get(&format!("{}/metrics", server.base_url())).expect("answered");
-    let preemptions = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("vllm:num_preemptions"))
-        .and_then(|rest| rest.rsplit(' ').next()?.parse::<f64>().ok());
-    assert!(preemptions.is_some_and(|n| n > 0.0), "{metrics}");
+    let preemptions = Metrics::read(&server).sum("vllm:num_preemptions_total", "");
+    assert!(preemptions > 0.0, "nobody lost blocks");
+}
+
+/// Prompts of three families that share beginnings of many lengths, greedy and
+/// sampled, each asked twice.
+fn overlapping_requests() -> Vec<Value> {
+    (0..48_u64)
+        .map(|n| n % 24)
+        .map(|n| {
+            let (family, shared, length) = (n % 3, 7 * n, 11 * n + 1);
+            json!({
+                "model": "tiny-llama",
+                "prompt": (0..length)
+                    .map(|i| (i * 31 + family + if i < shared { 0 } else { n }) % 700 + 3)
+                    .collect::<Vec<_>>(),
+                "max_tokens": 20,
+                "temperature": if n % 2 == 0 { 0.0 } else { 0.9 },
+                "seed": n,
+                "logprobs": 5,
+                "ignore_eos": true,
+                "return_token_ids": true,
+            })
+        })
+        .collect()
+}
+
+/// Tokens and log-probabilities of all answers, and how many tokens of
+/// prompts were found in the prefix cache.
+fn answers(options: ServerOptions, requests: &[Value]) -> (Vec<Value>, f64) {
+    let server = options.start();
+    let url = format!("{}/v1/completions", server.base_url());
+    let answer = |body| {
+        let (status, mut answer) = post(&url, body).expect("answered");
+        assert_eq!(status, 200, "{answer}");
+        let choice = answer["choices"][0].take();
+        assert!(choice["logprobs"]["token_logprobs"].is_array(), "{choice}");
+        choice
+    };
+    let answers = requests.iter().map(answer).collect();
+    let hits = Metrics::read(&server).sum("vllm:prefix_cache_hits_total", "");
+    (answers, hits)
+}
+
+#[test]
+fn the_prefix_cache_changes_no_token_and_no_bit_of_a_log_probability() {
+    let requests = overlapping_requests();
+    let models = [
+        "models/tiny-llama",
+        "gguf/tiny-llama.Q4_1.gguf",
+        "gguf/tiny-llama.Q8_0.gguf",
+    ];
+    for model in models {
+        // Chunks, too, are cut elsewhere where the beginning is cached.
+        let options = ServerOptions::real(&golden(model)).args(&[
+            "--served-model-name",
+            "tiny-llama",
+            "--max-num-batched-tokens",
+            "96",
+        ]);
+        let (with, hits) = answers(options.clone(), &requests);
+        let (without, none) = answers(options.args(&["--no-enable-prefix-caching"]), &requests);
+        assert!(
+            hits > 1000.0 && none == 0.0,
+            "{hits} and {none} tokens were found"
+        );
+        for (number, (with, without)) in with.iter().zip(&without).enumerate() {
+            // Numbers are equal as written only if all their bits are.
+            assert_eq!(with, without, "request {number} of {model}");
+        }
+    }
 }
 
 #[test]

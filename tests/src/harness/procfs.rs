@@ -22,6 +22,33 @@ impl Found {
     pub fn signal(&self, signal: Signal) {
         let _ = kill(self.pid, signal);
     }
+
+    /// What it holds now.
+    pub fn usage(&self) -> Usage {
+        let dir = format!("/proc/{}", self.pid);
+        let status = fs::read_to_string(format!("{dir}/status")).expect("it lives");
+        let number = |key: &str| -> usize {
+            let rest = status.lines().find_map(|line| line.strip_prefix(key));
+            let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+            number.unwrap_or_else(|| panic!("no {key} in {status}"))
+        };
+        Usage {
+            resident: number("VmRSS:") << 10,
+            threads: number("Threads:"),
+            descriptors: fs::read_dir(format!("{dir}/fd")).expect("ours").count(),
+        }
+    }
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Bytes of resident memory.
+    pub resident: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Open descriptors.
+    pub descriptors: usize,
 }
 
 /// All living processes that carry the mark. A zombie has no environment any more.

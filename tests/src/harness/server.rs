@@ -102,11 +102,15 @@ impl ServerOptions {
     /// Starts it by a shell that has no job control; in the script
     /// `"$0" "$@"` is the server.
     pub fn spawn_by_shell(self, script: &str) -> Server {
+        self.spawn_under(&["/bin/sh", "-c", script])
+    }
+
+    /// Has another program start it, with these words before the server's own.
+    pub fn spawn_under(self, words: &[&str]) -> Server {
         let installed = install(self.worker);
-        let mut command = Command::new("/bin/sh");
+        let mut command = Command::new(words[0]);
         command
-            .arg("-c")
-            .arg(script)
+            .args(&words[1..])
             .arg(installed.path().join("nano-serve"));
         self.spawn_as(&mut command, installed)
     }
