@@ -8,7 +8,7 @@
 use super::rule::{Rule, Violations};
 use crate::{
     Event,
-    timeline::{Hop, Through, Timeline},
+    timeline::{Hop, Through, Timeline, TrackOf},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,8 @@ pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
 type Spans<'a> = BTreeMap<&'a str, (u64, u64)>;
 
 /// When each layer was recording: from its first slice on until its process
-/// says that the trace ends, or else until its last slice.
+/// says that the trace ends, or else until its last slice. A process that is
+/// named after a layer and shows nothing of it recorded from the beginning.
 fn spans(timeline: &Timeline) -> Spans<'_> {
     let mut spans = Spans::new();
     let mut layers = BTreeSet::new();
@@ -96,6 +97,17 @@ fn spans(timeline: &Timeline) -> Spans<'_> {
         let span = spans.entry(&*slice.category).or_insert((begin, end));
         *span = (span.0.min(begin), span.1.max(end));
         layers.insert((process(slice.track), &*slice.category));
+    }
+    for layer in LAYERS {
+        let silent = timeline.tracks.values().find(|track| {
+            matches!(track.of, TrackOf::Process { .. }) && track.name.contains(layer)
+        });
+        if let Some(silent) = silent
+            && !spans.contains_key(layer)
+        {
+            spans.insert(layer, (0, 0));
+            layers.insert((silent.uuid, layer));
+        }
     }
     for instant in &timeline.instants {
         if instant.event != Some(Event::TraceEnd) {

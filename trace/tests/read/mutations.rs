@@ -492,6 +492,20 @@ const MUTATIONS: &[(Rule, Change, &[Rule])] = &[
         }),
         &[],
     ),
+    // The worker says that it recorded to the end, and shows nothing.
+    (
+        Rule::FlowLone,
+        Packets(|files| {
+            let is_event = |packet: &TracePacket| matches!(packet.data, Some(Data::TrackEvent(_)));
+            files.worker.retain(|packet| !is_event(packet));
+            let end = TrackEvent {
+                r#type: Some(Type::Instant as i32),
+                ..begin(Event::TraceEnd)
+            };
+            append(&mut files.worker, 4_500, end);
+        }),
+        &[Rule::RequestWay],
+    ),
 ];
 
 fn broken_by(change: &Change) -> Report {

@@ -4,7 +4,7 @@ use crate::good_trace::{bytes, good_trace};
 use std::{
     fs,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn nano_trace(dir: &Path, args: &[&str]) -> Output {
@@ -85,6 +85,21 @@ fn info_tells_what_is_in_a_file() {
     ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_the_output_silently() {
+    let dir = dir_of_good_trace();
+    let mut info = Command::new(env!("CARGO_BIN_EXE_nano-trace"))
+        .current_dir(dir.path())
+        .args(["info", "."])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(info.stdout.take());
+    let output = info.wait_with_output().unwrap();
+    assert_eq!(err(&output), "");
 }
 
 #[test]

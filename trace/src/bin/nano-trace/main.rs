@@ -34,6 +34,10 @@ const FAULTS: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    // Output may go into a pipe whose reader has enough: end silently, as other
+    // tools do, and not with a panic of `println!`.
+    // SAFETY: no other thread exists, and the default action runs no code of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {

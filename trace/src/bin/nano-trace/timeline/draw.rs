@@ -11,7 +11,7 @@ use nano_trace::timeline::{ArgValue, Hop, Through, Timeline, TimelineSlice, Trac
 use std::collections::HashMap;
 
 const WIDTH: f64 = 1480.0;
-const LEFT: f64 = 150.0;
+const LEFT: f64 = 176.0;
 const RIGHT: f64 = 24.0;
 const CHART: f64 = WIDTH - LEFT - RIGHT;
 /// Height of a slice with its name and its duration.
@@ -67,10 +67,13 @@ fn overview(
         0.0,
     ];
     let mut bars = Svg::default();
+    let mut last = None;
     for row in &rows {
         // Of containers only what they hold is drawn.
         let deepest = row.depth.min(2) - 1;
-        bars.text(24.0, y + 12.0, "process", "", short(row.process));
+        if last.replace(row.process.uuid) != Some(row.process.uuid) {
+            bars.text(24.0, y + 12.0, "process", "", short(row.process));
+        }
         bars.text(
             LEFT - 10.0,
             y + 12.0,

@@ -27,7 +27,8 @@ pub(super) fn hops(timeline: &Timeline, request: usize) -> &[Hop] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// From the request's first byte until its first token is on its way out.
+/// From the request's first byte until its first token is on its way out: what
+/// the frontend does with it before it hears of the next one.
 pub(super) fn window(timeline: &Timeline, request: usize) -> (u64, u64) {
     let whole = &timeline.slices[request];
     let end = whole.end.unwrap_or(whole.begin);
@@ -37,12 +38,24 @@ pub(super) fn window(timeline: &Timeline, request: usize) -> (u64, u64) {
     else {
         return (whole.begin, end);
     };
-    let first_write = timeline
-        .slices_of(Event::SseWrite)
-        .find(|(_, slice)| slice.begin >= streaming.begin)
-        .and_then(|(_, slice)| slice.end);
-    let first_token = first_write.unwrap_or(streaming.begin);
-    (whole.begin, first_token.clamp(whole.begin + 1, end))
+    let next = timeline
+        .slices_of(Event::EngineReceive)
+        .map(|(_, slice)| slice.begin)
+        .find(|begin| *begin > streaming.begin)
+        .unwrap_or(end);
+    let first_token = timeline
+        .slices_of(Event::Detokenize)
+        .chain(timeline.slices_of(Event::SseWrite))
+        .filter(|(_, slice)| (streaming.begin..next).contains(&slice.begin))
+        .filter_map(|(_, slice)| slice.end)
+        .max()
+        .unwrap_or(streaming.begin);
+    // A little more, so that what begins at the end is seen.
+    let more = (first_token - whole.begin) / 50;
+    (
+        whole.begin,
+        (first_token + more).clamp(whole.begin + 1, end),
+    )
 }
 
 /// Rows of everything that happened in the window in the processes that the
