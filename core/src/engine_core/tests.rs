@@ -41,6 +41,7 @@ fn mock_worker(num_kv_blocks: u32) -> MockWorker {
         vocab_size: VOCAB_SIZE,
         load_time: Duration::ZERO,
         step_time: Duration::ZERO,
+        endless_step: None,
     }
 }
 

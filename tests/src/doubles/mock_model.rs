@@ -94,6 +94,8 @@ fn logprobs(token_id: u32, num_top: u32) -> TokenLogprobs {
 
 #[derive(Debug)]
 struct MockSequence {
+    trace_key: u64,
+    was_scheduled: bool,
     token_ids: Vec<u32>,
     num_prompt_tokens: usize,
     num_computed_tokens: usize,
@@ -129,11 +131,23 @@ impl MockModel {
         self.sequences.len()
     }
 
-    /// Carries out one plan.
+    /// Carries out one plan: [`prepare`](Self::prepare),
+    /// [`forward`](Self::forward) and [`sample`](Self::sample).
     ///
     /// # Errors
     /// When the plan breaks the protocol.
     pub fn step(&mut self, plan: &SchedulerOutput) -> Result<ModelRunnerOutput, String> {
+        self.prepare(plan)?;
+        self.forward(plan)?;
+        self.sample(plan)
+    }
+
+    /// Applies what the plan changes. Returns the trace keys of the requests
+    /// that it computes first.
+    ///
+    /// # Errors
+    /// When the plan breaks the protocol.
+    pub fn prepare(&mut self, plan: &SchedulerOutput) -> Result<Vec<u64>, String> {
         for id in &plan.finished {
             if self.sequences.remove(id).is_none() {
                 return Err(format!("{id:?} finishes, but was never announced"));
@@ -142,20 +156,54 @@ impl MockModel {
         for new in &plan.new {
             self.announce(new)?;
         }
+        let mut first = Vec::new();
+        for scheduled in &plan.scheduled {
+            let sequence = self.sequence(scheduled.id)?;
+            sequence.block_table.extend(&scheduled.new_block_ids);
+            if !std::mem::replace(&mut sequence.was_scheduled, true) {
+                first.push(sequence.trace_key);
+            }
+        }
+        Ok(first)
+    }
+
+    /// Fills the slots of the plan's tokens.
+    ///
+    /// # Errors
+    /// When the plan breaks the protocol.
+    pub fn forward(&mut self, plan: &SchedulerOutput) -> Result<(), String> {
+        plan.scheduled.iter().try_for_each(|scheduled| {
+            self.fill_slots(scheduled)
+                .map_err(|error| format!("{:?}: {error}", scheduled.id))
+        })
+    }
+
+    /// Reads the slots of sequences whose tokens are all computed.
+    ///
+    /// # Errors
+    /// When the plan breaks the protocol.
+    pub fn sample(&mut self, plan: &SchedulerOutput) -> Result<ModelRunnerOutput, String> {
         let mut output = ModelRunnerOutput {
             step_id: plan.step_id,
             ..ModelRunnerOutput::default()
         };
         for scheduled in &plan.scheduled {
-            self.run(scheduled, &mut output)
+            self.read_slots(scheduled, &mut output)
                 .map_err(|error| format!("{:?}: {error}", scheduled.id))?;
         }
         output.num_sequences = self.sequences.len() as u32;
         Ok(output)
     }
 
+    fn sequence(&mut self, id: SequenceId) -> Result<&mut MockSequence, String> {
+        let sequence = self.sequences.get_mut(&id);
+        sequence.ok_or_else(|| format!("{id:?}: scheduled, but was never announced"))
+    }
+
     fn announce(&mut self, new: &NewSequence) -> Result<(), String> {
         let sequence = MockSequence {
+            trace_key: new.trace_key,
+            was_scheduled: false,
             token_ids: new.token_ids.clone(),
             num_prompt_tokens: new.num_prompt_tokens as usize,
             num_computed_tokens: new.num_computed_tokens as usize,
@@ -169,20 +217,13 @@ impl MockModel {
         }
     }
 
-    fn run(
-        &mut self,
-        scheduled: &ScheduledSequence,
-        output: &mut ModelRunnerOutput,
-    ) -> Result<(), String> {
-        let sequence = self
-            .sequences
-            .get_mut(&scheduled.id)
-            .ok_or("scheduled, but was never announced")?;
+    fn fill_slots(&mut self, scheduled: &ScheduledSequence) -> Result<(), String> {
+        let block_size = self.block_size;
+        let sequence = self.sequences.get_mut(&scheduled.id);
+        let sequence = sequence.ok_or("never announced")?;
         if sequence.failed {
-            output.failed.push((scheduled.id, FAILURE.into()));
             return Ok(());
         }
-        sequence.block_table.extend(&scheduled.new_block_ids);
         let start = sequence.num_computed_tokens;
         let end = start + scheduled.num_tokens as usize;
         if end == start || end > sequence.token_ids.len() {
@@ -191,31 +232,39 @@ impl MockModel {
                 sequence.token_ids.len()
             ));
         }
-
-        let block_size = self.block_size;
-        let slot = |position: usize| -> Result<usize, String> {
-            let block = sequence.block_table.get(position / block_size);
-            let block = block.ok_or_else(|| format!("no block for position {position}"))?;
-            Ok(block.0 as usize * block_size + position % block_size)
-        };
         for position in start..end {
             let prefix = match position.checked_sub(1) {
                 None => EMPTY_PREFIX,
                 Some(previous) => self
                     .slots
-                    .get(slot(previous)?)
+                    .get(sequence.slot(previous, block_size)?)
                     .ok_or("block beyond the cache")?
                     .ok_or_else(|| format!("position {previous} was never computed"))?,
             };
             let here = self
                 .slots
-                .get_mut(slot(position)?)
+                .get_mut(sequence.slot(position, block_size)?)
                 .ok_or("block beyond the cache")?;
             *here = Some(extend(prefix, sequence.token_ids[position]));
         }
         sequence.num_computed_tokens = end;
+        Ok(())
+    }
 
+    fn read_slots(
+        &mut self,
+        scheduled: &ScheduledSequence,
+        output: &mut ModelRunnerOutput,
+    ) -> Result<(), String> {
+        let sequence = self.sequences.get_mut(&scheduled.id);
+        let sequence = sequence.ok_or("never announced")?;
+        if sequence.failed {
+            output.failed.push((scheduled.id, FAILURE.into()));
+            return Ok(());
+        }
+        let end = sequence.num_computed_tokens;
         if let Some(num_top) = sequence.sampling.prompt_logprobs {
+            let start = end - scheduled.num_tokens as usize;
             let targets = (start + 1)..(end + 1).min(sequence.num_prompt_tokens);
             if !targets.is_empty() {
                 let entries = sequence.token_ids[targets].iter();
@@ -228,7 +277,7 @@ impl MockModel {
         if end == sequence.token_ids.len() {
             let mut context = Vec::with_capacity(end);
             for position in 0..end {
-                let digest = self.slots[slot(position)?];
+                let digest = self.slots[sequence.slot(position, self.block_size)?];
                 context
                     .push(digest.ok_or_else(|| format!("position {position} was never computed"))?);
             }
@@ -255,6 +304,15 @@ impl MockModel {
             });
         }
         Ok(())
+    }
+}
+
+impl MockSequence {
+    /// Where the digest of a position lies.
+    fn slot(&self, position: usize, block_size: usize) -> Result<usize, String> {
+        let block = self.block_table.get(position / block_size);
+        let block = block.ok_or_else(|| format!("no block for position {position}"))?;
+        Ok(block.0 as usize * block_size + position % block_size)
     }
 }
 

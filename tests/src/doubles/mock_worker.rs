@@ -1,13 +1,19 @@
-//! A worker that speaks the real protocol and computes nothing.
+//! A worker that speaks the real protocol and computes nothing. It records
+//! what the real one does, so that its traces are whole.
 
 use crate::doubles::mock_model::MockModel;
 use nano_ipc::config::WorkerConfig;
 use nano_ipc::connection::{Connection, ConnectionError};
 use nano_ipc::engine_info::ModelRunnerInfo;
+use nano_ipc::model_runner_output::ModelRunnerOutput;
 use nano_ipc::role::Role;
 use nano_ipc::sampling_params::SamplingParams;
+use nano_ipc::scheduler_output::SchedulerOutput;
 use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore, WorkerLoaded};
 use nano_ipc::to_worker::ToWorker;
+use nano_trace::{Event, Flow, slice, slice_with};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// What a mock worker claims to be, and how slow it is.
@@ -27,14 +33,17 @@ pub struct MockWorker {
     pub load_time: Duration,
     /// Added to every step.
     pub step_time: Duration,
+    /// The step that never ends, if there is one.
+    pub endless_step: Option<u64>,
 }
 
 impl MockWorker {
     /// As the launcher's configuration says; what that leaves open is made up.
     ///
     /// `NANO_MOCK_LOAD_MS` and `NANO_MOCK_STEP_MS` are the times of loading and
-    /// of a step in milliseconds, and `NANO_MOCK_VOCAB_SIZE` is the
-    /// vocabulary's size (49152, as SmolLM2's).
+    /// of a step in milliseconds, `NANO_MOCK_VOCAB_SIZE` is the vocabulary's
+    /// size (49152, as SmolLM2's), and `NANO_MOCK_ENDLESS_STEP` the number of a
+    /// step that never ends.
     ///
     /// # Errors
     /// When one of these is no number.
@@ -44,9 +53,14 @@ impl MockWorker {
             block_size: config.block_size,
             num_kv_blocks: config.num_kv_blocks.unwrap_or(512),
             max_model_len: config.max_model_len.unwrap_or(8192),
-            vocab_size: number_from_env("NANO_MOCK_VOCAB_SIZE", 49152)?,
-            load_time: Duration::from_millis(number_from_env("NANO_MOCK_LOAD_MS", 0)?.into()),
-            step_time: Duration::from_millis(number_from_env("NANO_MOCK_STEP_MS", 0)?.into()),
+            vocab_size: number_from_env("NANO_MOCK_VOCAB_SIZE")?.unwrap_or(49152),
+            load_time: Duration::from_millis(
+                number_from_env("NANO_MOCK_LOAD_MS")?.unwrap_or(0).into(),
+            ),
+            step_time: Duration::from_millis(
+                number_from_env("NANO_MOCK_STEP_MS")?.unwrap_or(0).into(),
+            ),
+            endless_step: number_from_env("NANO_MOCK_ENDLESS_STEP")?.map(u64::from),
         })
     }
 
@@ -72,6 +86,7 @@ impl MockWorker {
         core: &mut Connection,
         run: u64,
     ) -> Result<std::convert::Infallible, Failure> {
+        let load = slice(Event::Load, []);
         core.send(&ToCore::Hello(Hello {
             protocol_version: PROTOCOL_VERSION,
             role: Role::Worker { rank: self.rank },
@@ -83,14 +98,57 @@ impl MockWorker {
             return Err(Failure::Protocol("a plan before AllocateKvCache".into()));
         };
         let mut model = MockModel::new(num_kv_blocks, self.block_size, self.vocab_size);
+        drop(load);
+        let mut step_id = 0;
         loop {
-            let ToWorker::Step(plan) = core.receive()? else {
-                return Err(Failure::Protocol("AllocateKvCache twice".into()));
-            };
-            std::thread::sleep(self.step_time);
-            let output = model.step(&plan).map_err(Failure::Protocol)?;
-            core.send(&ToCore::StepDone(output))?;
+            step_id += 1;
+            while core.buffered() == 0 {
+                wait_for_bytes(core)?;
+            }
+            let step = slice_with(
+                Event::WorkerStep,
+                [],
+                &[Flow::step_to_rank(step_id, self.rank)],
+            );
+            let plan = receive_plan(core)?;
+            let output = self.step(&mut model, &plan).map_err(Failure::Protocol)?;
+            let send = slice_with(
+                Event::WorkerSend,
+                [],
+                &[Flow::rank_to_core(step_id, self.rank)],
+            );
+            let bytes = core.send(&ToCore::StepDone(output))?;
+            send.end([bytes as u64]);
+            step.end([
+                step_id,
+                plan.scheduled.iter().map(|s| u64::from(s.num_tokens)).sum(),
+                plan.scheduled.len() as u64,
+            ]);
         }
+    }
+
+    fn step(
+        &self,
+        model: &mut MockModel,
+        plan: &SchedulerOutput,
+    ) -> Result<ModelRunnerOutput, String> {
+        let prepare = slice(Event::PrepareInputs, []);
+        let first = model.prepare(plan)?;
+        drop(prepare);
+        if !plan.scheduled.is_empty() {
+            let tokens = plan.scheduled.iter().map(|s| u64::from(s.num_tokens)).sum();
+            let flows: Vec<Flow> = first.into_iter().map(Flow::request).collect();
+            let _slice = slice_with(Event::Forward, [tokens], &flows);
+            if self.endless_step == Some(plan.step_id.0) {
+                std::thread::sleep(Duration::MAX);
+            }
+            std::thread::sleep(self.step_time);
+            model.forward(plan)?;
+        }
+        let sample = slice(Event::Sample, []);
+        let output = model.sample(plan)?;
+        sample.end([output.sampled.len() as u64]);
+        Ok(output)
     }
 
     /// What it reports after its `Hello`.
@@ -110,6 +168,31 @@ impl MockWorker {
     }
 }
 
+/// Takes the plan whose first bytes have come.
+fn receive_plan(core: &mut Connection) -> Result<SchedulerOutput, Failure> {
+    let receive = slice(Event::WorkerReceive, []);
+    loop {
+        let buffered = core.buffered();
+        match core.next()? {
+            Some(ToWorker::Step(plan)) => {
+                receive.end([(buffered - core.buffered()) as u64]);
+                return Ok(plan);
+            }
+            Some(ToWorker::AllocateKvCache { .. }) => {
+                return Err(Failure::Protocol("AllocateKvCache twice".into()));
+            }
+            None => wait_for_bytes(core)?,
+        }
+    }
+}
+
+fn wait_for_bytes(core: &mut Connection) -> Result<(), ConnectionError> {
+    let mut fds = [PollFd::new(core.as_fd(), PollFlags::POLLIN)];
+    // Interrupted, it looks in vain, and is called again.
+    let _ = poll(&mut fds, PollTimeout::NONE);
+    core.fill()
+}
+
 enum Failure {
     Connection(ConnectionError),
     Protocol(String),
@@ -121,13 +204,14 @@ impl From<ConnectionError> for Failure {
     }
 }
 
-fn number_from_env(name: &str, default: u32) -> Result<u32, String> {
-    match std::env::var(name) {
-        Err(_) => Ok(default),
-        Ok(text) => text
-            .parse()
-            .map_err(|_| format!("{name}={text} is no number")),
-    }
+fn number_from_env(name: &str) -> Result<Option<u32>, String> {
+    let Ok(text) = std::env::var(name) else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    number
+        .map(Some)
+        .map_err(|_| format!("{name}={text} is no number"))
 }
 
 /// Sampling parameters of a request that asks for nothing special.

@@ -1,8 +1,9 @@
 //! Traces of a real run, judged by the validator.
 
 use crate::client::{Stream, StreamEvent, long_completion, post};
+use crate::perfetto::assert_shows;
 use crate::programs::golden;
-use crate::server::{Server, ServerOptions};
+use crate::server::{Server, ServerOptions, wait_for};
 use nano_trace::check::{OpenSlices, Report, check};
 use nano_trace::read::Source;
 use nano_trace::{Event, TraceFileName};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Trace files in a directory, by role.
-fn files(dir: &Path) -> Vec<(String, PathBuf)> {
+pub fn files(dir: &Path) -> Vec<(String, PathBuf)> {
     let mut files: Vec<(String, PathBuf)> = fs::read_dir(dir)
         .expect("made by the server")
         .map(|entry| {
@@ -28,7 +29,7 @@ fn files(dir: &Path) -> Vec<(String, PathBuf)> {
     files
 }
 
-fn judge(paths: &[&PathBuf], open: &OpenSlices) -> Report {
+pub fn judge(paths: &[&PathBuf], open: &OpenSlices) -> Report {
     let sources: Vec<Source> = paths
         .iter()
         .map(|path| Source::File((*path).clone()))
@@ -69,7 +70,7 @@ fn profiled(dir: &Path) -> ServerOptions {
     ServerOptions::real(&golden("models/tiny-llama")).env("NANO_PROFILER_DIR", dir)
 }
 
-fn end(server: &mut Server) {
+pub fn end(server: &mut Server) {
     server.signal("nano-serve", Signal::SIGTERM);
     let status = server.wait_exit(Duration::from_secs(5));
     assert_eq!(status.code(), Some(0), "{}", server.log());
@@ -96,12 +97,9 @@ fn each_process_writes_a_whole_trace_and_together_they_show_every_request_s_way(
     let all: Vec<&PathBuf> = files.iter().map(|(_, path)| path).collect();
     let report = judge(&all, &OpenSlices::None);
     report.assert_clean();
-    let requests = report
-        .timeline
-        .slices
-        .iter()
-        .filter(|slice| slice.event == Some(Event::Request));
-    assert_eq!(requests.count(), 8);
+    let paths: Vec<PathBuf> = all.iter().copied().cloned().collect();
+    assert_eq!(report.timeline.slices_of(Event::Request).count(), 8);
+    assert_shows(&paths, &report);
 
     // One file of the same bytes reads the same.
     let joined = temp.path().join("joined.pftrace");
@@ -144,6 +142,86 @@ fn after_kill_9_of_any_process_all_traces_are_whole_and_end_at_the_kill() {
         }
         let all: Vec<&PathBuf> = files.iter().map(|(_, path)| path).collect();
         judge(&all, &open).assert_clean();
+    }
+}
+
+/// The step that the mock worker never ends; one token comes from each before it.
+const ENDLESS_STEP: usize = 12;
+const TOKENS: usize = ENDLESS_STEP - 1;
+
+/// A server that hangs in a known place after a few tokens, all of them quicker
+/// than any trace writer's turn: most of what each process recorded then lies
+/// in its rings alone.
+fn hanging_server(dir: &Path) -> (Server, Stream) {
+    let server = ServerOptions::mock(0)
+        .env("NANO_MOCK_ENDLESS_STEP", &ENDLESS_STEP.to_string())
+        .env("NANO_PROFILER_DIR", dir.to_str().expect("UTF-8"))
+        .start();
+    let mut body = long_completion(400);
+    body["return_token_ids"] = json!(true);
+    let stream = Stream::open(server.base_url(), "/v1/completions", body);
+    let mut seen = 0;
+    while seen < TOKENS {
+        let data = stream.next_data();
+        let token_ids = data["choices"][0]["token_ids"].as_array();
+        seen += token_ids.map_or(0, Vec::len);
+    }
+    // The core sleeps only to wait for step 12, which is then on its way to the
+    // worker; and the worker, woken by that, only within the step.
+    for program in ["nano-core", "nano-worker"] {
+        let process = server.process(program);
+        let within = Duration::from_secs(60);
+        wait_for("sleep", within, || process.is_asleep().then_some(()));
+    }
+    (server, stream)
+}
+
+#[test]
+fn after_kill_9_the_open_slices_stay_open_and_what_clients_saw_is_there() {
+    for (program, role, innermost) in [
+        ("nano-frontend", "frontend", Event::Streaming),
+        ("nano-core", "core", Event::WaitWorkers),
+        ("nano-worker", "worker", Event::Forward),
+    ] {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let (mut server, _stream) = hanging_server(temp.path());
+        let victim = server.process(program);
+        let killed = server.signal(program, Signal::SIGKILL);
+        server.wait_gone(killed, Duration::from_secs(2));
+        server.wait_exit(Duration::from_secs(1));
+
+        let files = files(temp.path());
+        let (_, path) = files
+            .iter()
+            .find(|(of, _)| of == role)
+            .expect("the dead one's file");
+        let report = judge(&[path], &OpenSlices::Of(vec![victim.pid.as_raw()]));
+        report.assert_clean();
+        let timeline = &report.timeline;
+        let open: Vec<Event> = timeline
+            .slices
+            .iter()
+            .filter(|slice| slice.end.is_none())
+            .filter_map(|slice| slice.event)
+            .collect();
+        let expected = match innermost {
+            Event::Streaming => vec![Event::Request, Event::Streaming],
+            // The request's own track in the core, then the thread's.
+            Event::WaitWorkers => vec![Event::Decode, Event::CoreStep, Event::WaitWorkers],
+            _ => vec![Event::WorkerStep, Event::Forward],
+        };
+        assert_eq!(open, expected, "{program}");
+        // Each token that the client saw had come this way before the kill.
+        let (event, arg) = match innermost {
+            Event::Streaming => (Event::Detokenize, "token_ids"),
+            Event::WaitWorkers => (Event::Update, "sampled_tokens"),
+            _ => (Event::Sample, "sequences"),
+        };
+        let ended = timeline.slices_of(event).map(|(_, slice)| slice);
+        let ended = ended.filter(|slice| slice.end.is_some());
+        let counts = ended.filter_map(|slice| slice.arg(arg)?.uint());
+        assert_eq!(counts.sum::<u64>(), TOKENS as u64, "{program}");
+        assert_shows(std::slice::from_ref(path), &report);
     }
 }
 

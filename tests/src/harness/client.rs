@@ -79,11 +79,16 @@ impl Stream {
 
     /// Waits for the first event with data.
     pub fn wait_started(&self) {
+        self.next_data();
+    }
+
+    /// Waits for the next event with data.
+    pub fn next_data(&self) -> Value {
         loop {
             match self.events.recv_timeout(Duration::from_secs(60)) {
-                Ok(StreamEvent::Data(_)) => return,
+                Ok(StreamEvent::Data(data)) => return data,
                 Ok(StreamEvent::Status(200)) => {}
-                other => panic!("the stream did not start: {other:?}"),
+                other => panic!("no data: {other:?}"),
             }
         }
     }

@@ -23,6 +23,15 @@ impl Found {
         let _ = kill(self.pid, signal);
     }
 
+    /// Whether its main thread waits for something (state S of proc(5)).
+    pub fn is_asleep(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        // The name before it, in parentheses, may hold anything.
+        let stat = stat.unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('S'))
+    }
+
     /// What it holds now.
     pub fn usage(&self) -> Usage {
         let dir = format!("/proc/{}", self.pid);
