@@ -200,6 +200,9 @@ impl<'a> EngineCore<'a> {
             Err(refusal @ Refusal::DuplicateId(_)) => {
                 log::error!("frontend {}: a request is ignored: {refusal}", client.0);
             }
+            Err(refusal @ Refusal::QueueFull(_)) => {
+                self.finish(client, id, FinishReason::Refused(refusal.to_string()));
+            }
             Err(refusal) => {
                 self.finish(client, id, FinishReason::Error(refusal.to_string()));
             }

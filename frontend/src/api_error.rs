@@ -111,6 +111,14 @@ impl ApiError {
         )
     }
 
+    /// 429: as many are here as may be.
+    pub fn busy(message: impl Into<String>) -> ApiError {
+        ApiError {
+            code: Some("rate_limit_exceeded"),
+            ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+        }
+    }
+
     /// 500: a fault of ours, or of the engine.
     pub fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
@@ -170,10 +178,7 @@ impl From<AdmissionError> for ApiError {
     fn from(error: AdmissionError) -> ApiError {
         let message = error.to_string();
         match error {
-            AdmissionError::Full(_) => ApiError {
-                code: Some("rate_limit_exceeded"),
-                ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-            },
+            AdmissionError::Full(_) => ApiError::busy(message),
             AdmissionError::TooMany { .. } => ApiError::invalid("n", message),
             AdmissionError::Unavailable(_) => ApiError::unavailable(message),
         }

@@ -7,11 +7,11 @@ use crate::metrics::EngineMetrics;
 use crate::prompt::Prompt;
 use crate::request_head::RequestHead;
 use crate::request_trace::SequenceTrace;
+use crate::served_model::{ServedModel, ServedNames};
 use crate::text::TextModel;
 use crate::text_delta::TextStream;
 use nano_ipc::config::FrontendConfig;
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
-use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::lifecycle::Lifecycle;
 use nano_ipc::sampling_params::SamplingParams;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +27,8 @@ const INLINE_BYTES: usize = 8 << 10;
 pub struct App {
     /// As the launcher set it up.
     pub config: FrontendConfig,
+    /// What clients may call the model.
+    pub names: Arc<ServedNames>,
     /// The core.
     pub engine: EngineClient,
     /// Everything that is counted.
@@ -73,6 +75,7 @@ impl App {
     ) -> App {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         App {
+            names: Arc::new(ServedNames::new(config.served_model_names.clone())),
             config,
             engine,
             metrics,
@@ -111,39 +114,21 @@ impl App {
     ///
     /// # Errors
     /// 503 while the server takes no requests.
-    pub fn ready(&self) -> Result<(Arc<EngineInfo>, Arc<TextModel>), ApiError> {
+    pub fn ready(&self) -> Result<ServedModel, ApiError> {
         // A stalled engine may go on: its requests wait, they are not refused.
         if let Some(shutdown) = self.lifecycle.shutdown() {
             return Err(ApiError::unavailable(shutdown.reason));
         }
         let info = self.engine.info()?;
-        let model = self
+        let text = self
             .model
             .get()
             .ok_or_else(|| ApiError::unavailable("the tokenizer is still loading"))?;
-        Ok((info, Arc::clone(model)))
-    }
-
-    /// The name under which answers speak of the model.
-    pub fn model_name(&self) -> &str {
-        self.config
-            .served_model_names
-            .first()
-            .map_or("", String::as_str)
-    }
-
-    /// Checks the field `model`; absent means the one that is served.
-    ///
-    /// # Errors
-    /// 404 for another one.
-    pub fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        let served = &self.config.served_model_names;
-        match asked {
-            Some(asked) if !served.iter().any(|name| name == asked) => {
-                Err(ApiError::unknown_model(asked, served))
-            }
-            _ => Ok(()),
-        }
+        Ok(ServedModel {
+            names: Arc::clone(&self.names),
+            text: Arc::clone(text),
+            info,
+        })
     }
 
     /// A word that no other request of this server's run has: key of a

@@ -14,6 +14,10 @@ use std::ops::RangeInclusive;
 pub struct Fields<'a> {
     // Keys are decoded, because an escape in a key is another way to write it.
     values: HashMap<String, &'a RawValue>,
+    /// Every name that was looked at, so that a test can hold the description
+    /// of the interface against it.
+    #[cfg(test)]
+    asked: std::cell::RefCell<std::collections::BTreeSet<String>>,
 }
 
 impl<'a> Fields<'a> {
@@ -30,11 +34,23 @@ impl<'a> Fields<'a> {
         })?;
         let values = serde_json::from_str(text)
             .map_err(|error| ApiError::malformed(format!("the body is no JSON object: {error}")))?;
-        Ok(Fields { values })
+        Ok(Fields {
+            values,
+            #[cfg(test)]
+            asked: std::cell::RefCell::default(),
+        })
+    }
+
+    /// Every name that was looked at.
+    #[cfg(test)]
+    pub fn asked(self) -> std::collections::BTreeSet<String> {
+        self.asked.into_inner()
     }
 
     /// The field, whatever it is; `None` when absent or `null`.
     pub fn raw(&self, name: &str) -> Option<&'a RawValue> {
+        #[cfg(test)]
+        self.asked.borrow_mut().insert(name.to_owned());
         self.values
             .get(name)
             .copied()

@@ -381,33 +381,14 @@ fn out_of_vocabulary(name: &'static str, id: &str, info: &EngineInfo) -> ApiErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nano_ipc::engine_info::ModelRunnerInfo;
+    use crate::test_support::engine_info;
     use proptest::prelude::*;
 
     const VOCAB_SIZE: u32 = 100;
 
-    fn info() -> EngineInfo {
-        EngineInfo {
-            max_model_len: 64,
-            vocab_size: VOCAB_SIZE,
-            num_kv_blocks: 10,
-            block_size: 16,
-            max_num_seqs: 4,
-            max_num_batched_tokens: 64,
-            enable_prefix_caching: false,
-            model: ModelRunnerInfo {
-                architecture: String::new(),
-                dtype: String::new(),
-                device: String::new(),
-                weight_bytes: 0,
-                load_ms: 0,
-            },
-        }
-    }
-
     fn parse(body: &str, defaults: &SamplingDefaults) -> Result<GenerationOptions, ApiError> {
         let limits = Limits {
-            info: &info(),
+            info: &engine_info(VOCAB_SIZE),
             defaults,
             eos_token_ids: &[2, 9],
         };

@@ -17,13 +17,17 @@ mod generation_options;
 mod http_server;
 mod logprobs;
 pub mod metrics;
+mod panics;
 mod prompt;
 mod request_head;
 mod request_trace;
 mod routes;
+mod served_model;
 mod server;
 mod sse;
 mod stalled_writes;
+#[cfg(test)]
+mod test_support;
 pub mod text;
 mod text_delta;
 mod usage;

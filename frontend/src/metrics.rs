@@ -50,6 +50,8 @@ pub struct EngineMetrics {
     finished: IntCounterVec,
     time_to_first_token: Histogram,
     inter_token: Histogram,
+    /// The same under its older name, which dashboards and routers still read.
+    inter_token_older: Histogram,
     time_per_output_token: Histogram,
     end_to_end: Histogram,
     queue_time: Histogram,
@@ -161,6 +163,10 @@ impl EngineMetrics {
                 "vllm:inter_token_latency_seconds",
                 "Between two outputs of a sequence.",
             )?,
+            inter_token_older: inter_token(
+                "vllm:time_per_output_token_seconds",
+                "Older name of vllm:inter_token_latency_seconds.",
+            )?,
             time_per_output_token: inter_token(
                 "vllm:request_time_per_output_token_seconds",
                 "Mean time between a sequence's tokens.",
@@ -213,8 +219,9 @@ impl EngineMetrics {
 
     /// Another output of a sequence came.
     pub(crate) fn next_token(&self, last_ns: u64, now_ns: u64) {
-        self.inter_token
-            .observe(now_ns.saturating_sub(last_ns) as f64 / 1e9);
+        let seconds = now_ns.saturating_sub(last_ns) as f64 / 1e9;
+        self.inter_token.observe(seconds);
+        self.inter_token_older.observe(seconds);
     }
 
     /// Tokens came.

@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::engine_client::{EngineClient, EngineState};
 use crate::event_loop::watch_for_stalls;
-use crate::http_server::HttpServer;
+use crate::http_server::{ConnectionLimits, HttpServer};
 use crate::metrics::EngineMetrics;
 use crate::routes;
 use crate::text::TextModel;
@@ -134,7 +134,7 @@ async fn serve(
     let server = HttpServer::start(
         listener,
         routes::router(Arc::clone(&app)),
-        config.max_connections,
+        ConnectionLimits::new(config.max_connections),
     );
     let shutdown = tokio::select! {
         shutdown = orders.next() => shutdown,

@@ -147,6 +147,7 @@ impl TextStream {
                 return Err(ApiError::internal("the engine gave the request up"));
             }
             Some(FinishReason::Error(reason)) => return Err(ApiError::internal(reason)),
+            Some(FinishReason::Refused(reason)) => return Err(ApiError::busy(reason)),
         };
         let slice = nano_trace::slice(Event::Detokenize, [output.token_ids.len() as u64]);
         let mut delta = TextDelta {

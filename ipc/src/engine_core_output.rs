@@ -14,6 +14,9 @@ pub enum FinishReason {
     Abort,
     /// The engine failed this request alone; the text says why.
     Error(String),
+    /// As many wait in the core as may, so it was not taken in; later there may
+    /// be room. The text says how many.
+    Refused(String),
 }
 
 /// What one step added to a request.

@@ -375,6 +375,32 @@ fn what_is_refused_is_answered_and_a_duplicate_id_leaves_the_first_alone() {
     worker.join().expect("no panic").expect("a clean end");
 }
 
+/// The worker is the test, and never ends a step: so all but a few wait.
+#[test]
+fn who_finds_the_queue_full_is_refused_and_may_try_again() {
+    let (mut worker, of_worker) = connection();
+    let (mut frontend, of_frontend) = connection();
+    send(&mut worker, worker_hello(0));
+    send(&mut worker, ToCore::Loaded(mock_worker(64).loaded()));
+    send(&mut frontend, hello(Role::Frontend));
+    let core = Core::start(Endpoint::Connected(vec![of_worker, of_frontend]), 1);
+    assert!(matches!(receive(&mut frontend), ToFrontend::Ready(_)));
+    // Four run at most, sixteen wait.
+    for id in 1..=21 {
+        send(&mut frontend, ToCore::Add(request(id, &[1; 4], 100)));
+    }
+    let ended = read_to_the_end(&mut frontend, 1);
+    let Some((token_ids, FinishReason::Refused(reason))) = ended.values().next() else {
+        panic!("{ended:?}");
+    };
+    assert!(
+        token_ids.is_empty() && reason == "16 requests wait already",
+        "{reason}"
+    );
+    drop(worker);
+    core.end().expect_err("its worker is gone");
+}
+
 /// The test is the worker: loads, gets a plan, and does something fatal.
 #[track_caller]
 fn check_fatal_worker(fatal: impl FnOnce(Connection, SchedulerOutput), words: &str) {

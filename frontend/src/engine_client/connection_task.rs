@@ -77,8 +77,8 @@ impl Task {
         commands.close();
         while let Some(command) = commands.recv().await {
             if let Command::Submit(sequences) = command {
-                for (request, route) in sequences {
-                    route.refuse(request.id, reason.clone());
+                for (_, route) in sequences {
+                    route.refuse(reason.clone());
                 }
             }
         }
@@ -143,7 +143,7 @@ impl Task {
                     match self.queue(&ToCore::Add(request)) {
                         Ok(()) => self.router.open(id, route),
                         // Too long for a frame: this one alone fails.
-                        Err(error) => route.refuse(id, error.to_string()),
+                        Err(error) => route.refuse(error.to_string()),
                     }
                 }
             }

@@ -250,8 +250,8 @@ impl Admission {
         if let Err(mpsc::error::SendError(Command::Submit(routes))) =
             self.commands.send(Command::Submit(routes))
         {
-            for (request, route) in routes {
-                route.refuse(request.id, "the engine is gone".to_owned());
+            for (_, route) in routes {
+                route.refuse("the engine is gone".to_owned());
             }
         }
         Generation {

@@ -39,18 +39,24 @@ impl Ending {
             FinishReason::Stop => Ending::Stop,
             FinishReason::Length => Ending::Length,
             FinishReason::Abort => Ending::Abort,
-            FinishReason::Error(_) => Ending::Error,
+            FinishReason::Error(_) | FinishReason::Refused(_) => Ending::Error,
         }
     }
 }
 
 /// One open sequence.
+///
+/// Holds: its handler is told of its end exactly once. One that is dropped
+/// before, because the task that owned it panicked, fails.
 pub(super) struct Route {
+    id: RequestId,
     inbox: Arc<Inbox>,
     index: usize,
     prompt_tokens: u32,
     max_tokens: u32,
     timings: Timings,
+    /// The handler knows that it ended, or ended it itself.
+    told: bool,
     /// Returns when the route ends.
     _permit: OwnedSemaphorePermit,
 }
@@ -64,6 +70,7 @@ impl Route {
         permit: OwnedSemaphorePermit,
     ) -> Route {
         Route {
+            id: request.id,
             inbox,
             index,
             prompt_tokens: request.prompt_token_ids.len() as u32,
@@ -72,23 +79,38 @@ impl Route {
                 arrived_ns,
                 ..Timings::default()
             },
+            told: false,
             _permit: permit,
         }
     }
 
-    fn end(self, ending: Ending, now_ns: u64, metrics: &EngineMetrics) {
+    fn end(mut self, ending: Ending, now_ns: u64, metrics: &EngineMetrics) {
         metrics.finished(ending, self.prompt_tokens, &self.timings, now_ns);
+        self.told = true;
     }
 
     /// Tells the handler that its sequence never reached the engine.
-    pub fn refuse(self, id: RequestId, reason: String) {
-        let output = failure(id, reason, self.timings.first_step_ns);
-        self.inbox.deliver(self.index, output, self.timings);
+    pub fn refuse(mut self, reason: String) {
+        self.tell(reason);
     }
 
-    fn fail(self, id: RequestId, reason: String, now_ns: u64, metrics: &EngineMetrics) {
+    fn fail(self, reason: String, now_ns: u64, metrics: &EngineMetrics) {
         metrics.finished(Ending::Error, self.prompt_tokens, &self.timings, now_ns);
-        self.refuse(id, reason);
+        self.refuse(reason);
+    }
+
+    fn tell(&mut self, reason: String) {
+        self.told = true;
+        let output = failure(self.id, reason, self.timings.first_step_ns);
+        self.inbox.deliver(self.index, output, self.timings);
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        if !self.told {
+            self.tell("the engine's connection broke off".to_owned());
+        }
     }
 }
 
@@ -140,7 +162,7 @@ impl Router {
         if tokens > route.max_tokens - timings.num_tokens {
             if let Some(route) = self.routes.remove(&id) {
                 let reason = "the engine sent more tokens than were asked for".to_owned();
-                route.fail(id, reason, now_ns, &self.metrics);
+                route.fail(reason, now_ns, &self.metrics);
             }
             return true;
         }
@@ -183,7 +205,7 @@ impl Router {
     pub fn fail_all(&mut self, reason: &str, now_ns: u64) -> Vec<RequestId> {
         let mut ids = Vec::new();
         for (id, route) in self.routes.drain() {
-            route.fail(id, reason.to_owned(), now_ns, &self.metrics);
+            route.fail(reason.to_owned(), now_ns, &self.metrics);
             ids.push(id);
         }
         ids

@@ -3,71 +3,19 @@
 
 use super::router::Router;
 use super::*;
+use crate::test_support::{engine_info, new_sequence};
 use nano_ipc::async_connection::{AsyncReceiver, AsyncSender, split};
 use nano_ipc::engine_core_output::{EngineCoreOutput, FinishReason};
-use nano_ipc::engine_info::ModelRunnerInfo;
-use nano_ipc::sampling_params::SamplingParams;
 use nano_ipc::to_core::ToCore;
 use nano_ipc::to_frontend::{SchedulerStats, ToFrontend};
 use proptest::prelude::*;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 const MAX_SEQUENCES: usize = 4;
 
-fn info() -> EngineInfo {
-    EngineInfo {
-        max_model_len: 64,
-        vocab_size: 100,
-        num_kv_blocks: 10,
-        block_size: 16,
-        max_num_seqs: 4,
-        max_num_batched_tokens: 64,
-        enable_prefix_caching: false,
-        model: ModelRunnerInfo {
-            architecture: String::new(),
-            dtype: String::new(),
-            device: String::new(),
-            weight_bytes: 0,
-            load_ms: 0,
-        },
-    }
-}
-
 fn metrics() -> Arc<EngineMetrics> {
     Arc::new(EngineMetrics::new("m").expect("legal names"))
-}
-
-fn request(max_tokens: u32) -> EngineCoreRequest {
-    EngineCoreRequest {
-        id: RequestId(0),
-        trace_key: 1,
-        external_id: "x".to_owned(),
-        prompt_token_ids: vec![1],
-        max_tokens,
-        priority: 0,
-        sampling: SamplingParams {
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            seed: 0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            repetition_penalty: 1.0,
-            logit_bias: Vec::new(),
-            logprobs: None,
-            prompt_logprobs: None,
-            min_tokens: 0,
-            stop_token_ids: Vec::new(),
-        },
-    }
-}
-
-fn sequence() -> NewSequence {
-    NewSequence {
-        request: request(8),
-        trace: SequenceTrace::begin(1, &[]),
-    }
 }
 
 fn output(id: RequestId, token_ids: &[u32], finish: Option<FinishReason>) -> EngineCoreOutput {
@@ -122,7 +70,7 @@ async fn pair() -> (EngineClient, Core) {
         client.admit(1).err(),
         Some(AdmissionError::Unavailable(_))
     ));
-    core.send(ToFrontend::Ready(info())).await;
+    core.send(ToFrontend::Ready(engine_info(100))).await;
     let mut state = client.watch_state();
     let ready = state.wait_for(|state| matches!(state, EngineState::Ready(_)));
     ready.await.expect("the task runs");
@@ -131,7 +79,7 @@ async fn pair() -> (EngineClient, Core) {
 
 fn submit(client: &EngineClient, count: usize) -> Generation {
     let admission = client.admit(count).expect("room");
-    admission.submit((0..count).map(|_| sequence()).collect(), 1)
+    admission.submit((0..count).map(|_| new_sequence(8)).collect(), 1)
 }
 
 #[tokio::test]
@@ -224,7 +172,7 @@ async fn death_answers_what_is_open_what_is_on_its_way_and_what_comes_after() {
     };
     assert!(reason.contains("tired"));
     assert!(open.next().await.is_empty());
-    let mut late = admission.submit(vec![sequence()], 1);
+    let mut late = admission.submit(vec![new_sequence(8)], 1);
     let arrivals = late.next().await;
     assert!(matches!(
         arrivals[0].output.finish_reason,
@@ -235,6 +183,33 @@ async fn death_answers_what_is_open_what_is_on_its_way_and_what_comes_after() {
         Some(AdmissionError::Unavailable(reason)) if reason.contains("tired")
     ));
     assert_eq!(client.check_integrity().await, None);
+}
+
+#[tokio::test]
+async fn what_the_task_drops_when_it_panics_fails_whether_it_was_open_or_on_its_way() {
+    let (client, mut core) = pair().await;
+    let mut open = submit(&client, 1);
+    core.next_add().await;
+    // Breaks the invariant that the task checks: each open sequence has a permit.
+    client.admission.add_permits(2);
+    let (answer, _) = oneshot::channel();
+    let asked = client.commands.send(Command::Check(answer));
+    assert!(asked.is_ok(), "the task is alive");
+    let mut late = submit(&client, 1);
+    for generation in [&mut open, &mut late] {
+        let told = tokio::time::timeout(Duration::from_secs(60), generation.next());
+        let arrivals = told.await.expect("its handler does not wait for ever");
+        let Some(FinishReason::Error(reason)) = &arrivals[0].output.finish_reason else {
+            panic!("{arrivals:?}")
+        };
+        assert!(
+            reason.contains("broke off") || reason.contains("gone"),
+            "{reason}"
+        );
+    }
+    // Nobody says anything any more, which ends the frontend.
+    let mut state = client.watch_state();
+    while state.changed().await.is_ok() {}
 }
 
 proptest! {
@@ -253,7 +228,10 @@ proptest! {
                 0 if !open.contains_key(&id) => {
                     let permit = Arc::clone(&semaphore).try_acquire_owned();
                     let inbox = Arc::new(Inbox::default());
-                    let request = request(8);
+                    let request = EngineCoreRequest {
+                        id,
+                        ..new_sequence(8).request
+                    };
                     let permit = permit.expect("one for each id");
                     router.open(id, Route::new(&request, inbox, 0, 1, permit));
                     open.insert(id, 0);

@@ -4,9 +4,11 @@ use crate::api_error::ApiError;
 use crate::app::{App, Submission};
 use crate::body;
 use crate::engine_client::Ending;
+use crate::fields::Fields;
 use crate::generation_options::GenerationOptions;
 use crate::prompt::Prompt;
 use crate::request_head::RequestHead;
+use crate::served_model::ServedModel;
 use crate::sse::{self, AnswerWriter};
 use crate::text::TextModel;
 use crate::text_delta::{TextDelta, TextStream};
@@ -14,7 +16,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use nano_ipc::engine_info::EngineInfo;
+use nano_trace::{Event, Slice};
 use std::sync::Arc;
 
 /// A validated request of an endpoint that generates.
@@ -24,16 +26,24 @@ pub trait GenerationRequest: Sized + Send + 'static {
     /// How its ids begin.
     const ID_PREFIX: &'static str;
 
-    /// Reads a body.
+    /// Reads a body's fields. `parsing` ends where work on the prompt begins.
     ///
     /// # Errors
     /// Names the field that is wrong, and what it may be.
-    fn from_body(
-        body: &[u8],
-        app: &App,
-        model: &TextModel,
-        info: &EngineInfo,
+    fn from_fields(
+        fields: &Fields<'_>,
+        served: &ServedModel,
+        parsing: Slice,
     ) -> Result<Self, ApiError>;
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Those of [`from_fields`](Self::from_fields), and when it is no object.
+    fn from_body(body: &[u8], served: &ServedModel) -> Result<Self, ApiError> {
+        let parsing = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
+        Self::from_fields(&Fields::parse(body)?, served, parsing)
+    }
 
     /// Each is answered `options().n` times.
     fn prompts(&self) -> &[Prompt];
@@ -54,18 +64,16 @@ pub async fn generate<R: GenerationRequest>(
     Extension(head): Extension<RequestHead>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (info, model) = app.ready()?;
+    let served = app.ready()?;
+    let model = Arc::clone(&served.text);
     // Who finds the server full need not wait for the work on the prompt.
     app.engine.check_room()?;
     let id = format!("{}{}", R::ID_PREFIX, head.id);
     let mut trace = app.begin_trace(&head, &id);
     let parsed = async {
         let body = body::read(request.into_body(), app.config.max_body_bytes).await?;
-        let (shared, model) = (Arc::clone(&app), Arc::clone(&model));
-        app.preprocess(body.len(), move || {
-            R::from_body(&body, &shared, &model, &info)
-        })
-        .await
+        app.preprocess(body.len(), move || R::from_body(&body, &served))
+            .await
     };
     let request = match parsed.await {
         Ok(request) => request,
@@ -86,7 +94,7 @@ pub async fn generate<R: GenerationRequest>(
         &model,
     )?;
     let streaming = request.options().streaming.is_some();
-    let writer = request.writer(model, id, app.model_name().to_owned());
+    let writer = request.writer(model, id, app.names.first().to_owned());
     // Until something came, an error still is an answer with its own status.
     let first = texts.next().await?;
     if streaming {

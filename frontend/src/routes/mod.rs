@@ -7,10 +7,12 @@ mod generate;
 mod health;
 mod metrics;
 mod models;
+mod openapi;
 mod tokenize;
 
 use crate::api_error::ApiError;
 use crate::app::App;
+use crate::panics;
 use crate::request_head::RequestHead;
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
@@ -40,8 +42,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/health", get(health::health))
         .route("/version", get(health::version))
         .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::openapi))
         .fallback(async |request: Request| ApiError::not_found(request.uri().path()))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn(panics::answer))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), frame))
         .with_state(app)
 }

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
-    let names = app.config.served_model_names.iter();
-    let data: Vec<Value> = names.map(|name| card(&app, name)).collect();
+    let data: Vec<Value> = app.names.iter().map(|name| card(&app, name)).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
@@ -17,7 +16,7 @@ pub(super) async fn model(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    app.check_model(Some(&name))?;
+    app.names.check(&name)?;
     Ok(Json(card(&app, &name)))
 }
 

@@ -5,10 +5,9 @@ use crate::api_error::ApiError;
 use crate::app::App;
 use crate::body;
 use crate::fields::Fields;
-use crate::text::TextModel;
+use crate::served_model::ServedModel;
 use axum::Json;
 use axum::extract::{Request, State};
-use nano_ipc::engine_info::EngineInfo;
 use nano_trace::Event;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,27 +26,20 @@ pub(super) async fn detokenize(
     on_body(app, request, detokenize_body).await
 }
 
-type BodyWork = fn(&Fields<'_>, &TextModel, &EngineInfo) -> Result<Value, ApiError>;
+type BodyWork = fn(&Fields<'_>, &ServedModel) -> Result<Value, ApiError>;
 
 async fn on_body(app: Arc<App>, request: Request, work: BodyWork) -> Result<Json<Value>, ApiError> {
-    let (info, model) = app.ready()?;
+    let served = app.ready()?;
     let body = body::read(request.into_body(), app.config.max_body_bytes).await?;
-    let shared = Arc::clone(&app);
-    app.preprocess(body.len(), move || {
-        let fields = Fields::parse(&body)?;
-        shared.check_model(fields.get::<String>("model")?.as_deref())?;
-        work(&fields, &model, &info)
-    })
-    .await
-    .map(Json)
+    app.preprocess(body.len(), move || work(&Fields::parse(&body)?, &served))
+        .await
+        .map(Json)
 }
 
 /// A prompt, or a conversation. Any length is fine: counting tokens is the point.
-fn tokenize_body(
-    fields: &Fields<'_>,
-    model: &TextModel,
-    info: &EngineInfo,
-) -> Result<Value, ApiError> {
+pub(super) fn tokenize_body(fields: &Fields<'_>, served: &ServedModel) -> Result<Value, ApiError> {
+    served.names.check_field(fields)?;
+    let (model, info) = (&served.text, &served.info);
     let (text, add_special_by_default) = match fields.get::<String>("prompt")? {
         Some(prompt) => (prompt, true),
         None if fields.raw("messages").is_some() => {
@@ -79,11 +71,12 @@ fn tokenize_body(
     }))
 }
 
-fn detokenize_body(
+pub(super) fn detokenize_body(
     fields: &Fields<'_>,
-    model: &TextModel,
-    info: &EngineInfo,
+    served: &ServedModel,
 ) -> Result<Value, ApiError> {
+    served.names.check_field(fields)?;
+    let (model, info) = (&served.text, &served.info);
     const NAME: &str = "tokens";
     let token_ids: Vec<u32> = fields
         .get(NAME)?

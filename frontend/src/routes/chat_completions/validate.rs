@@ -3,16 +3,15 @@
 use super::convert::ChatWriter;
 use super::types::ChatCompletionRequest;
 use crate::api_error::ApiError;
-use crate::app::App;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
 use crate::prompt::Prompt;
 use crate::routes::conversation::Conversation;
 use crate::routes::generate::GenerationRequest;
+use crate::served_model::ServedModel;
 use crate::sse::AnswerWriter;
 use crate::text::TextModel;
-use nano_ipc::engine_info::EngineInfo;
-use nano_trace::Event;
+use nano_trace::Slice;
 use std::slice;
 use std::sync::Arc;
 
@@ -37,31 +36,25 @@ const UNSUPPORTED: &[(&str, &[&str])] = &[
 impl GenerationRequest for ChatCompletionRequest {
     const ID_PREFIX: &'static str = "chatcmpl-";
 
-    fn from_body(
-        body: &[u8],
-        app: &App,
-        model: &TextModel,
-        info: &EngineInfo,
+    fn from_fields(
+        fields: &Fields<'_>,
+        served: &ServedModel,
+        parsing: Slice,
     ) -> Result<ChatCompletionRequest, ApiError> {
-        let parsing = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
-        let fields = Fields::parse(body)?;
-        app.check_model(fields.get::<String>("model")?.as_deref())?;
+        let (model, info) = (&*served.text, &*served.info);
+        served.names.check_field(fields)?;
         for (name, harmless) in UNSUPPORTED {
             fields.unsupported(name, harmless)?;
         }
-        tool_choice(&fields)?;
+        tool_choice(fields)?;
         let limits = Limits {
             info,
             defaults: &model.generation_defaults().sampling,
             eos_token_ids: model.chat_eos_token_ids(),
         };
-        let options = GenerationOptions::from_fields(
-            &fields,
-            max_tokens(&fields)?,
-            logprobs(&fields)?,
-            limits,
-        )?;
-        let conversation = Conversation::from_fields(&fields)?;
+        let options =
+            GenerationOptions::from_fields(fields, max_tokens(fields)?, logprobs(fields)?, limits)?;
+        let conversation = Conversation::from_fields(fields)?;
         let add_special = fields.flag("add_special_tokens")?;
         let echo = fields.flag("echo")?.then(|| conversation.text_to_echo());
         drop(parsing);

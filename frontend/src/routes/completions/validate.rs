@@ -3,15 +3,14 @@
 use super::convert::CompletionWriter;
 use super::types::CompletionRequest;
 use crate::api_error::ApiError;
-use crate::app::App;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
 use crate::prompt::Prompt;
 use crate::routes::generate::GenerationRequest;
+use crate::served_model::ServedModel;
 use crate::sse::AnswerWriter;
 use crate::text::TextModel;
-use nano_ipc::engine_info::EngineInfo;
-use nano_trace::Event;
+use nano_trace::Slice;
 use std::sync::Arc;
 
 /// Most tokens of an answer where the client does not say, as OpenAI has it.
@@ -20,15 +19,13 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 impl GenerationRequest for CompletionRequest {
     const ID_PREFIX: &'static str = "cmpl-";
 
-    fn from_body(
-        body: &[u8],
-        app: &App,
-        model: &TextModel,
-        info: &EngineInfo,
+    fn from_fields(
+        fields: &Fields<'_>,
+        served: &ServedModel,
+        parsing: Slice,
     ) -> Result<CompletionRequest, ApiError> {
-        let slice = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
-        let fields = Fields::parse(body)?;
-        app.check_model(fields.get::<String>("model")?.as_deref())?;
+        let (model, info) = (&*served.text, &*served.info);
+        served.names.check_field(fields)?;
         fields.unsupported("suffix", &["\"\""])?;
         fields.unsupported("best_of", &["1"])?;
         fields.unsupported("prompt_embeds", &[])?;
@@ -48,15 +45,15 @@ impl GenerationRequest for CompletionRequest {
             eos_token_ids: &model.generation_defaults().eos_token_ids,
         };
         let max_tokens = asked.map(|asked| asked.max(1));
-        let mut options = GenerationOptions::from_fields(&fields, max_tokens, logprobs, limits)?;
+        let mut options = GenerationOptions::from_fields(fields, max_tokens, logprobs, limits)?;
         let prompt_logprobs = options.sampling.prompt_logprobs;
         if echo && logprobs.is_some() {
             // The echoed prompt has logprobs too.
             options.sampling.prompt_logprobs = prompt_logprobs.max(logprobs);
         }
         let add_special = fields.get("add_special_tokens")?.unwrap_or(true);
-        drop(slice);
-        let prompts = Prompt::from_fields(&fields, add_special, model, info)?;
+        drop(parsing);
+        let prompts = Prompt::from_fields(fields, add_special, model, info)?;
         let max_tokens = prompts
             .iter()
             .map(|prompt| options.max_tokens_for(prompt, Some(DEFAULT_MAX_TOKENS), info))
