@@ -70,6 +70,40 @@ stopped = client.completions.create(**prompt | {"stop": ["five"]})
 expect("five" not in stopped.choices[0].text, "stop", stopped.choices[0])
 expect(stopped.choices[0].finish_reason == "stop", "stop", stopped.choices[0])
 
+# Log-probabilities of a chat, whole and in pieces.
+asked = question | {"logprobs": True, "top_logprobs": 2}
+whole = client.chat.completions.create(**asked).choices[0]
+content = whole.logprobs.content
+text = b"".join(bytes(token.bytes) for token in content).decode()
+expect(text.startswith(whole.message.content), "chat logprobs", text)
+expect(all(len(token.top_logprobs) == 2 for token in content), "top_logprobs", content)
+best = [token.top_logprobs[0].token for token in content]
+expect(best == [token.token for token in content], "greedy is the best", best)
+chunks = [c.choices[0] for c in client.chat.completions.create(**asked, stream=True)]
+streamed = [token for c in chunks if c.logprobs for token in c.logprobs.content]
+expect([t.token for t in streamed] == best, "streamed logprobs", streamed)
+
+# A stop string of a chat, in pieces: nothing of it is shown.
+pieces = client.chat.completions.create(**question | {"stop": "Paris"}, stream=True)
+pieces = [chunk.choices[0] for chunk in pieces]
+shown = "".join(piece.delta.content or "" for piece in pieces)
+expect(answer.startswith(shown) and "P" not in shown, "stop", shown, answer)
+expect(pieces[-1].finish_reason == "stop", "stop", pieces[-1])
+
+# Several answers of a chat in one stream are told apart, and end once each.
+texts, ends = {}, []
+for chunk in client.chat.completions.create(
+    **question | {"temperature": 1.0, "max_tokens": 12}, n=3, seed=5, stream=True
+):
+    for choice in chunk.choices:
+        texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        ends += [choice.index] if choice.finish_reason else []
+expect(sorted(ends) == [0, 1, 2], "ends", ends)
+whole = client.chat.completions.create(
+    **question | {"temperature": 1.0, "max_tokens": 12}, n=3, seed=5
+)
+expect([choice.message.content for choice in whole.choices] == [texts[i] for i in range(3)], texts)
+
 # Several answers; the same seed gives the same ones.
 several = prompt | {"n": 3, "temperature": 1.0, "seed": 7}
 first, second = (client.completions.create(**several) for _ in range(2))

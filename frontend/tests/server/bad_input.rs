@@ -268,6 +268,66 @@ const CHAT_FIELDS: &[Case] = &[
     ),
 ];
 
+/// Fields of a component of the interface's description, with their schemas.
+fn described(document: &Value, component: &Value) -> Vec<(String, Value)> {
+    if let Some(path) = component["$ref"].as_str() {
+        return described(document, document.pointer(&path[1..]).expect("a component"));
+    }
+    let own = component["properties"].as_object().into_iter().flatten();
+    let mut all: Vec<_> = own
+        .map(|(name, schema)| (name.clone(), schema.clone()))
+        .collect();
+    for part in component["allOf"].as_array().into_iter().flatten() {
+        all.extend(described(document, part));
+    }
+    all
+}
+
+#[test]
+fn what_is_known_but_not_supported_is_refused_by_name_and_what_asks_for_nothing_is_taken() {
+    let (server, core) = Server::start(config());
+    let document = get(server.addr, "/openapi.json").json();
+    let mut tried = 0;
+    for (path, component, fine) in [
+        (
+            COMPLETIONS,
+            "CompletionRequest",
+            json!({"prompt": "x", "max_tokens": 600}),
+        ),
+        (
+            CHAT,
+            "ChatCompletionRequest",
+            json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 600}),
+        ),
+    ] {
+        let schema = &document["components"]["schemas"][component];
+        for (name, schema) in described(&document, schema) {
+            if !schema["description"].to_string().contains("Not supported") {
+                continue;
+            }
+            tried += 1;
+            let mut body = fine.clone();
+            body[&name] = json!([{"x": 1}]);
+            let message = format!("{name} is not supported");
+            assert_refused(&server, path, &body.to_string(), &name, &message);
+            let harmless = schema["enum"].as_array().cloned();
+            for value in harmless.unwrap_or_else(|| vec![Value::Null, json!([])]) {
+                body[&name] = value;
+                // It comes as far as the length, which is wrong.
+                assert_refused(
+                    &server,
+                    path,
+                    &body.to_string(),
+                    "max_tokens",
+                    "the context",
+                );
+            }
+        }
+    }
+    assert!(tried > 15, "{tried} fields are not supported");
+    assert!(core.is_quiet());
+}
+
 fn assert_refused(server: &Server, path: &str, body: &str, param: &str, needle: &str) {
     let response = request(server.addr, "POST", path, &[], body.as_bytes());
     let status = response.status;

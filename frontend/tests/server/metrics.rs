@@ -42,6 +42,7 @@ fn counters_and_histograms_follow_a_request() {
         ("vllm:generation_tokens_total", "3"),
         ("vllm:time_to_first_token_seconds_count", "1"),
         ("vllm:inter_token_latency_seconds_count", "1"),
+        ("vllm:time_per_output_token_seconds_count", "1"),
         ("vllm:e2e_request_latency_seconds_count", "1"),
         ("vllm:request_queue_time_seconds_count", "1"),
         ("vllm:request_prefill_time_seconds_count", "1"),

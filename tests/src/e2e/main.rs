@@ -7,6 +7,8 @@ mod limits;
 mod metrics;
 mod models;
 mod moments;
+mod openai;
+mod parameters;
 mod perfetto;
 mod perfetto_oracle;
 mod random;

@@ -2,12 +2,10 @@
 
 use crate::client::{Stream, StreamEvent, post};
 use crate::metrics::Metrics;
-use crate::programs::{default_model, golden};
+use crate::programs::golden;
 use crate::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The token ids that a streaming completion gave.
@@ -170,25 +168,6 @@ fn the_prefix_cache_changes_no_token_and_no_bit_of_a_log_probability() {
             assert_eq!(with, without, "request {number} of {model}");
         }
     }
-}
-
-#[test]
-fn the_default_model_answers_the_openai_package() {
-    let server = ServerOptions::real(&default_model())
-        .args(&["--served-model-name", "smollm2", "--api-key", "let me in"])
-        .start();
-    let python = std::env::var("NANO_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let output = Command::new(&python)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("openai_client.py"))
-        .args([server.base_url(), "smollm2", "let me in"])
-        .output()
-        .unwrap_or_else(|error| panic!("{python}: {error}; scripts/test sets it up"));
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 #[test]

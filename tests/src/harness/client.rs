@@ -30,6 +30,13 @@ pub fn get(url: &str) -> Result<(u16, String), String> {
 
 /// Status and JSON of a POST.
 pub fn post(url: &str, body: &Value) -> Result<(u16, Value), String> {
+    let (status, text) = post_for_text(url, body)?;
+    let json = serde_json::from_str(&text).map_err(|_| format!("not JSON: {text}"))?;
+    Ok((status, json))
+}
+
+/// Status and body of a POST.
+pub fn post_for_text(url: &str, body: &Value) -> Result<(u16, String), String> {
     let mut response = agent(Duration::from_secs(120))
         .post(url)
         .header("Content-Type", "application/json")
@@ -39,8 +46,7 @@ pub fn post(url: &str, body: &Value) -> Result<(u16, Value), String> {
         .body_mut()
         .read_to_string()
         .map_err(|error| error.to_string())?;
-    let json = serde_json::from_str(&text).map_err(|_| format!("not JSON: {text}"))?;
-    Ok((response.status().as_u16(), json))
+    Ok((response.status().as_u16(), text))
 }
 
 /// What a streaming client sees.

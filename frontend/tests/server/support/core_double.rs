@@ -73,6 +73,17 @@ impl CoreDouble {
         }
     }
 
+    /// The next request; that others were given up before is no matter.
+    pub fn next_add_after_aborts(&self) -> EngineCoreRequest {
+        loop {
+            match self.next() {
+                ToCore::Add(request) => return request,
+                ToCore::Abort(_) => {}
+                other => panic!("expected Add, got {other:?}"),
+            }
+        }
+    }
+
     pub fn next_abort(&self) -> RequestId {
         match self.next() {
             ToCore::Abort(id) => id,
