@@ -93,9 +93,11 @@ fn a_panic_in_an_operation_is_named_and_every_client_answered() {
     let status = server.wait_exit(Duration::from_secs(1));
     let log = server.log();
     assert_eq!(status.code(), Some(1), "{log}");
-    let cause = log
-        .lines()
-        .any(|line| line.contains("launcher") && line.contains("panicked: a bug at token 700"));
+    let named = |line: &str| {
+        let of_worker = line.starts_with("nano-serve: worker-0: step ");
+        of_worker && line.ends_with(" panicked: a bug at token 700")
+    };
+    let cause = log.lines().any(named);
     assert!(cause, "the root cause is named in one line: {log}");
 }
 
