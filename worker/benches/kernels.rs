@@ -1,5 +1,5 @@
 //! Our kernels at the default model's shapes, beside candle's product of the
-//! same blocks in the same run: `cargo bench -p nano-worker --bench kernels`.
+//! same blocks in the same run: `cargo bench --workspace --bench kernels`.
 //!
 //! Products of one row are bound by memory (throughput in bytes of weights),
 //! those of many by arithmetic (throughput in elements: 2 * m * n * k, FLOP).
