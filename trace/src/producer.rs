@@ -257,8 +257,8 @@ fn head(kind: Kind, event: Event, first_arg: u8, args: usize, flows: &[Flow]) ->
 /// The current thread's name as the kernel keeps it: 15 bytes and zeros.
 fn thread_name() -> [u64; 2] {
     let mut name = [0_u8; 16];
-    // SAFETY: PR_GET_NAME writes at most 16 bytes.
-    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    // SAFETY: it writes at most the 16 bytes that it is told of.
+    unsafe { libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), 16) };
     let [low, high] = [name[..8].try_into(), name[8..].try_into()];
     [low, high].map(|half| half.map_or(0, u64::from_le_bytes))
 }

@@ -3,176 +3,28 @@
 //! A memfd, so that the records of a process killed by SIGKILL outlive it:
 //! the launcher maps it too. All positions and words are atomics; whatever one
 //! side does to them, the other reads numbers, never undefined behaviour.
-//!
-//! Layout (version 1): [`Header`], padded to a page, then `ring_count` times
-//! `ring_words` words. Fresh memory is all zeros, which is a valid mapping
-//! with free rings; pages are touched only when used.
-//!
-//! Who writes what:
-//! - its maker: the layout, before anybody else has it;
-//! - a producer: its ring's `head`, `drops`, words, and (at claim and return) its owner;
-//! - the drainer (the process's writer thread; after its death the launcher):
-//!   tails, commits, anchors, and the identity before recording begins.
+
+mod layout;
+mod mapping;
+#[cfg(test)]
+mod stress;
+
+pub(crate) use layout::{Header, MAX_RINGS, Owner, Phase, RingHeader};
+use mapping::Mapping;
+pub use mapping::RingsError;
 
 use crate::clock::{Anchor, RawClock, Timeline};
 use crate::entry::Entry;
 use crate::identity::Identity;
-use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rings of a mapping at most.
-pub(crate) const MAX_RINGS: usize = 128;
 /// Words of a ring, where its maker says nothing else: 256 KiB, some 6500 slices.
 const RING_WORDS: u32 = 1 << 15;
-const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x01");
-const PAGE: usize = 4096;
 
 /// Rings of one process, in memory that outlives it.
 #[derive(Debug)]
-pub struct Rings {
-    fd: OwnedFd,
-    map: MmapRaw,
-    ring_count: usize,
-    ring_words: usize,
-}
-
-/// Why a mapping of rings cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum RingsError {
-    /// No memory, no descriptors, or a descriptor of something else.
-    #[error("rings of the trace: {0}")]
-    Io(#[from] std::io::Error),
-    /// Not made by this version of the launcher.
-    #[error("rings of the trace: the descriptor is of another layout or version")]
-    Layout,
-}
-
-/// See the module.
-#[repr(C)]
-pub(crate) struct Header {
-    magic: AtomicU64,
-    ring_count: AtomicU32,
-    ring_words: AtomicU32,
-    /// A [`Phase`]; Release by the drainer, so that identity and file name are whole.
-    phase: AtomicU32,
-    /// 1: records carry [`RawClock::Tsc`].
-    tsc: AtomicU32,
-    /// The fields of [`Identity`].
-    run: AtomicU64,
-    pid: AtomicU32,
-    started_ns: AtomicU64,
-    /// The drainer's thread, whose track a salvager goes on with.
-    pub(crate) writer_tid: AtomicU32,
-    /// Cap of the session's file.
-    max_bytes: AtomicU64,
-    file_name_len: AtomicU32,
-    file_name: [AtomicU64; 32],
-    /// Claims of rings so far.
-    pub(crate) claims: AtomicU64,
-    /// Records of threads that found no free ring.
-    pub(crate) unclaimed_drops: AtomicU64,
-    /// Whole commits so far; the newest is `commits[count % 2]`.
-    commit_count: AtomicU64,
-    commits: [Commit; 2],
-    anchor_count: AtomicU64,
-    anchors: [[AtomicU64; 2]; Timeline::CAPACITY],
-    pub(crate) rings: [RingHeader; MAX_RINGS],
-}
-
-/// How far a recording is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Phase {
-    /// Nothing has been recorded.
-    Fresh = 0,
-    /// The file exists, and records may lie in the rings.
-    Recording = 1,
-    /// The file is whole; nothing more belongs to it.
-    Finished = 2,
-}
-
-/// What is safely in the file. Two of them, written in turn, so that one is
-/// whole whenever the process dies.
-#[repr(C)]
-struct Commit {
-    file_len: AtomicU64,
-    tails: [AtomicU64; MAX_RINGS],
-}
-
-/// Positions of one ring, in words since the mapping was made; never reset.
-/// Invariant: `tail <= head <= tail + ring_words`, and from `tail` to `head`
-/// lie whole entries.
-#[repr(C)]
-pub(crate) struct RingHeader {
-    pub(crate) producer: ProducerLine,
-    pub(crate) drainer: DrainerLine,
-}
-
-/// Written by the producer, on cache lines of its own.
-#[repr(C, align(128))]
-pub(crate) struct ProducerLine {
-    /// Release: entries before it are whole.
-    pub(crate) head: AtomicU64,
-    /// Records that found no room.
-    pub(crate) drops: AtomicU64,
-    /// An [`Owner`].
-    pub(crate) owner: AtomicU32,
-    pub(crate) tid: AtomicU32,
-    /// Which claim of a ring this is; orders the threads of the process.
-    pub(crate) claim: AtomicU64,
-    /// The thread's name as the kernel keeps it: 15 bytes and zeros.
-    pub(crate) name: [AtomicU64; 2],
-}
-
-/// Written by the drainer.
-#[repr(C, align(128))]
-pub(crate) struct DrainerLine {
-    /// Release: words before it may be overwritten.
-    pub(crate) tail: AtomicU64,
-}
-
-/// Whose a ring is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Owner {
-    /// Anybody may claim it.
-    Nobody = 0,
-    /// A thread's.
-    Thread = 1,
-    /// Its thread has ended; the drainer frees it once it is empty.
-    Drainer = 2,
-}
-
-impl RingHeader {
-    pub(crate) const fn new() -> RingHeader {
-        RingHeader {
-            producer: ProducerLine {
-                head: AtomicU64::new(0),
-                drops: AtomicU64::new(0),
-                owner: AtomicU32::new(Owner::Nobody as u32),
-                tid: AtomicU32::new(0),
-                claim: AtomicU64::new(0),
-                name: [const { AtomicU64::new(0) }; 2],
-            },
-            drainer: DrainerLine {
-                tail: AtomicU64::new(0),
-            },
-        }
-    }
-
-    /// The owner, and with it (Acquire) what the thread wrote at its claim.
-    pub(crate) fn owner(&self) -> Owner {
-        match self.producer.owner.load(Ordering::Acquire) {
-            0 => Owner::Nobody,
-            1 => Owner::Thread,
-            _ => Owner::Drainer,
-        }
-    }
-}
+pub struct Rings(Mapping);
 
 impl Rings {
     /// Makes a mapping of the usual size: 128 rings of 256 KiB.
@@ -185,25 +37,7 @@ impl Rings {
 
     /// Makes a mapping of `count` rings (at most 128) of `words` words (a power of two).
     pub(crate) fn create_sized(count: usize, words: u32) -> Result<Rings, RingsError> {
-        assert!(count <= MAX_RINGS && words.is_power_of_two());
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let fd = memfd_create("nano-trace-rings", flags).map_err(std::io::Error::from)?;
-        let file = File::from(fd);
-        file.set_len(size_of_mapping(count, words as usize) as u64)?;
-        // Nobody can pull the memory from under a mapping.
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(std::io::Error::from)?;
-        let rings = Rings {
-            map: MmapOptions::new().map_raw(&file)?,
-            fd: file.into(),
-            ring_count: count,
-            ring_words: words as usize,
-        };
-        let header = rings.header();
-        header.ring_count.store(count as u32, Ordering::Relaxed);
-        header.ring_words.store(words, Ordering::Relaxed);
-        header.magic.store(MAGIC, Ordering::Release);
-        Ok(rings)
+        Mapping::create(count, words).map(Rings)
     }
 
     /// Maps rings that another process made.
@@ -211,61 +45,26 @@ impl Rings {
     /// # Errors
     /// When the descriptor is not of such rings.
     pub fn open(fd: OwnedFd) -> Result<Rings, RingsError> {
-        let file = File::from(fd);
-        let len = file.metadata()?.len();
-        if len < size_of::<Header>() as u64 {
-            return Err(RingsError::Layout);
-        }
-        let mut rings = Rings {
-            map: MmapOptions::new().map_raw(&file)?,
-            fd: file.into(),
-            ring_count: 0,
-            ring_words: 0,
-        };
-        let header = rings.header();
-        let whole = header.magic.load(Ordering::Acquire) == MAGIC;
-        let count = header.ring_count.load(Ordering::Relaxed) as usize;
-        let words = header.ring_words.load(Ordering::Relaxed) as usize;
-        if !whole
-            || count > MAX_RINGS
-            || !words.is_power_of_two()
-            || size_of_mapping(count, words) as u64 != len
-        {
-            return Err(RingsError::Layout);
-        }
-        rings.ring_count = count;
-        rings.ring_words = words;
-        Ok(rings)
+        Mapping::open(fd).map(Rings)
     }
 
     /// The descriptor to hand to the process that records.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.fd()
     }
 
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the mapping is at least a Header long, page-aligned, lives as
-        // long as `self`, and a Header is atomics only, valid for all bytes.
-        unsafe { &*self.map.as_ptr().cast::<Header>() }
+        self.0.header()
     }
 
     /// How many rings there are.
     pub(crate) fn count(&self) -> usize {
-        self.ring_count
+        self.0.count()
     }
 
     /// Header and words of a ring; `ring < count()`.
     pub(crate) fn ring(&self, ring: usize) -> (&RingHeader, &[AtomicU64]) {
-        assert!(ring < self.ring_count);
-        let offset = words_offset() + ring * self.ring_words * size_of::<u64>();
-        // SAFETY: both constructors checked that the mapping holds
-        // `ring_count * ring_words` words from words_offset() on; the offset is
-        // a multiple of 8; atomics are valid for all bytes.
-        let words = unsafe {
-            let first = self.map.as_ptr().add(offset).cast::<AtomicU64>();
-            std::slice::from_raw_parts(first, self.ring_words)
-        };
-        (&self.header().rings[ring], words)
+        self.0.ring(ring)
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -365,7 +164,7 @@ impl Rings {
         let header = self.header();
         let count = header.commit_count.load(Ordering::Acquire);
         let commit = &header.commits[(count % 2) as usize];
-        let tails = commit.tails[..self.ring_count].iter();
+        let tails = commit.tails[..self.count()].iter();
         (
             commit.file_len.load(Ordering::Relaxed),
             tails.map(|t| t.load(Ordering::Relaxed)).collect(),
@@ -446,14 +245,6 @@ impl Rings {
         }
         Ok(())
     }
-}
-
-const fn words_offset() -> usize {
-    size_of::<Header>().next_multiple_of(PAGE)
-}
-
-const fn size_of_mapping(count: usize, words: usize) -> usize {
-    words_offset() + count * words * size_of::<u64>()
 }
 
 #[cfg(test)]

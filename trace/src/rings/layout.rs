@@ -1,0 +1,142 @@
+//! What lies where in a mapping of rings, and who writes it.
+//!
+//! Layout (version 1): [`Header`], padded to a page, then `ring_count` times
+//! `ring_words` words. Fresh memory is all zeros, which is a valid mapping
+//! with free rings; pages are touched only when used.
+//!
+//! Who writes what:
+//! - its maker: the layout, before anybody else has it;
+//! - a producer: its ring's `head`, `drops`, words, and (at claim and return) its owner;
+//! - the drainer (the process's writer thread; after its death the launcher):
+//!   tails, commits, anchors, and the identity before recording begins.
+
+use crate::clock::Timeline;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Rings of a mapping at most.
+pub(crate) const MAX_RINGS: usize = 128;
+/// Says that a mapping is of this layout.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x01");
+
+/// The head of a mapping.
+#[repr(C)]
+pub(crate) struct Header {
+    pub(super) magic: AtomicU64,
+    pub(super) ring_count: AtomicU32,
+    pub(super) ring_words: AtomicU32,
+    /// A [`Phase`]; Release by the drainer, so that identity and file name are whole.
+    pub(super) phase: AtomicU32,
+    /// 1: records carry [`RawClock::Tsc`](crate::clock::RawClock::Tsc).
+    pub(super) tsc: AtomicU32,
+    /// The fields of [`Identity`](crate::identity::Identity).
+    pub(super) run: AtomicU64,
+    pub(super) pid: AtomicU32,
+    pub(super) started_ns: AtomicU64,
+    /// The drainer's thread, whose track a salvager goes on with.
+    pub(crate) writer_tid: AtomicU32,
+    /// Cap of the session's file.
+    pub(super) max_bytes: AtomicU64,
+    pub(super) file_name_len: AtomicU32,
+    pub(super) file_name: [AtomicU64; 32],
+    /// Claims of rings so far.
+    pub(crate) claims: AtomicU64,
+    /// Records of threads that found no free ring.
+    pub(crate) unclaimed_drops: AtomicU64,
+    /// Whole commits so far; the newest is `commits[count % 2]`.
+    pub(super) commit_count: AtomicU64,
+    pub(super) commits: [Commit; 2],
+    pub(super) anchor_count: AtomicU64,
+    pub(super) anchors: [[AtomicU64; 2]; Timeline::CAPACITY],
+    pub(crate) rings: [RingHeader; MAX_RINGS],
+}
+
+/// How far a recording is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    /// Nothing has been recorded.
+    Fresh = 0,
+    /// The file exists, and records may lie in the rings.
+    Recording = 1,
+    /// The file is whole; nothing more belongs to it.
+    Finished = 2,
+}
+
+/// What is safely in the file. Two of them, written in turn, so that one is
+/// whole whenever the process dies.
+#[repr(C)]
+pub(super) struct Commit {
+    pub(super) file_len: AtomicU64,
+    pub(super) tails: [AtomicU64; MAX_RINGS],
+}
+
+/// Positions of one ring, in words since the mapping was made; never reset.
+/// Invariant: `tail <= head <= tail + ring_words`, and from `tail` to `head`
+/// lie whole entries.
+#[repr(C)]
+pub(crate) struct RingHeader {
+    pub(crate) producer: ProducerLine,
+    pub(crate) drainer: DrainerLine,
+}
+
+/// Written by the producer, on cache lines of its own.
+#[repr(C, align(128))]
+pub(crate) struct ProducerLine {
+    /// Release: entries before it are whole.
+    pub(crate) head: AtomicU64,
+    /// Records that found no room.
+    pub(crate) drops: AtomicU64,
+    /// An [`Owner`].
+    pub(crate) owner: AtomicU32,
+    pub(crate) tid: AtomicU32,
+    /// Which claim of a ring this is; orders the threads of the process.
+    pub(crate) claim: AtomicU64,
+    /// The thread's name as the kernel keeps it: 15 bytes and zeros.
+    pub(crate) name: [AtomicU64; 2],
+}
+
+/// Written by the drainer.
+#[repr(C, align(128))]
+pub(crate) struct DrainerLine {
+    /// Release: words before it may be overwritten.
+    pub(crate) tail: AtomicU64,
+}
+
+/// Whose a ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Owner {
+    /// Anybody may claim it.
+    Nobody = 0,
+    /// A thread's.
+    Thread = 1,
+    /// Its thread has ended; the drainer frees it once it is empty.
+    Drainer = 2,
+}
+
+impl RingHeader {
+    pub(crate) const fn new() -> RingHeader {
+        RingHeader {
+            producer: ProducerLine {
+                head: AtomicU64::new(0),
+                drops: AtomicU64::new(0),
+                owner: AtomicU32::new(Owner::Nobody as u32),
+                tid: AtomicU32::new(0),
+                claim: AtomicU64::new(0),
+                name: [const { AtomicU64::new(0) }; 2],
+            },
+            drainer: DrainerLine {
+                tail: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// The owner, and with it (Acquire) what the thread wrote at its claim.
+    pub(crate) fn owner(&self) -> Owner {
+        match self.producer.owner.load(Ordering::Acquire) {
+            0 => Owner::Nobody,
+            1 => Owner::Thread,
+            _ => Owner::Drainer,
+        }
+    }
+}
