@@ -15,6 +15,8 @@ use crate::encoder::{Encoder, EndReason, Thread};
 use crate::entry::Entry;
 use crate::rings::{Owner, RingHeader, Rings};
 use crate::trace_file::TraceFile;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Drain<'r> {
     rings: &'r Rings,
     readers: Vec<Reader<'r>>,
+    /// During a pass: rings with records that belong to it, the oldest first.
+    queue: BinaryHeap<Reverse<(u64, usize)>>,
     timeline: Timeline,
     encoder: Encoder,
     file: TraceFile,
@@ -87,6 +91,7 @@ impl<'r> Drain<'r> {
         Drain {
             rings,
             readers: tails.into_iter().enumerate().map(reader).collect(),
+            queue: BinaryHeap::new(),
             timeline,
             encoder,
             file,
@@ -134,12 +139,17 @@ impl<'r> Drain<'r> {
     /// Encodes what was recorded until now, and writes it. `true`: the rings
     /// fill so fast that another pass should follow at once.
     pub(crate) fn pass(&mut self) -> Result<bool, Stop> {
-        let anchor = self.anchor();
-        for reader in &mut self.readers {
-            reader.look();
+        let upto = self.anchor().raw;
+        self.queue.clear();
+        for ring in 0..self.readers.len() {
+            self.readers[ring].look();
+            self.enqueue(ring, upto);
         }
-        while let Some((ring, until)) = next_run(&mut self.readers, anchor.raw) {
+        while let Some(Reverse((_, ring))) = self.queue.pop() {
+            // No other ring has an older record until then.
+            let until = self.queue.peek().map_or(upto, |Reverse((time, _))| *time);
             self.run(ring, until)?;
+            self.enqueue(ring, upto);
         }
         let dropped = self.dropped();
         if dropped > self.dropped_told {
@@ -150,6 +160,13 @@ impl<'r> Drain<'r> {
         self.flush()?;
         self.free_rings();
         Ok(self.readers.iter().any(Reader::fills_fast))
+    }
+
+    /// Queues a ring by its oldest record, if that is not beyond `upto`.
+    fn enqueue(&mut self, ring: usize, upto: u64) {
+        if let Some(entry) = self.readers[ring].peek(upto) {
+            self.queue.push(Reverse((entry.time(), ring)));
+        }
     }
 
     /// Encodes a ring's records up to a time.
@@ -231,10 +248,6 @@ impl<'r> Reader<'r> {
         entry.filter(|entry| entry.time() <= until)
     }
 
-    fn next_time(&mut self) -> Option<u64> {
-        self.peek(u64::MAX).map(|entry| entry.time())
-    }
-
     /// More came during the pass than a pass should find.
     fn fills_fast(&self) -> bool {
         let head = self.ring.producer.head.load(Ordering::Relaxed);
@@ -255,27 +268,4 @@ impl<'r> Reader<'r> {
             claim: producer.claim.load(Ordering::Relaxed),
         }
     }
-}
-
-/// The ring with the oldest record, if that is not beyond `upto`, and until
-/// when no other ring has an older one.
-fn next_run(readers: &mut [Reader<'_>], upto: u64) -> Option<(usize, u64)> {
-    let mut oldest: Option<(u64, usize)> = None;
-    let mut until = upto;
-    for (ring, reader) in readers.iter_mut().enumerate() {
-        let Some(time) = reader.next_time() else {
-            continue;
-        };
-        match oldest {
-            Some((best, _)) if time >= best => until = until.min(time),
-            _ => {
-                if let Some((best, _)) = oldest.replace((time, ring)) {
-                    until = until.min(best);
-                }
-            }
-        }
-    }
-    oldest
-        .filter(|&(time, _)| time <= upto)
-        .map(|(_, ring)| (ring, until))
 }

@@ -185,7 +185,7 @@ impl Encoder {
             flow_ids: &[],
         };
         let mut first_arg = usize::from(head.first_arg);
-        let mut texts = Vec::new();
+        let mut texts: Vec<(u64, String)> = Vec::new();
         match head.kind {
             Kind::Begin => packet.kind = Type::SliceBegin,
             Kind::End => packet.kind = Type::SliceEnd,
@@ -221,16 +221,14 @@ impl Encoder {
                     }
                     _ => {}
                 }
-                texts = self.requests.take_texts(track);
+                for (place, text) in self.requests.take_texts(track) {
+                    texts.push((self.tell_key(ring, place), text));
+                }
             }
         }
         if packet.kind == Type::SliceEnd {
             packet.name = None;
         }
-        let texts: Vec<(u64, String)> = texts
-            .into_iter()
-            .map(|(place, text)| (self.tell_key(ring, place), text))
-            .collect();
         let mut args = [Arg {
             name: 0,
             value: ArgValue::Uint(0),

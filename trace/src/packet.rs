@@ -82,30 +82,21 @@ impl PacketBuffer {
 
 impl EventPacket<'_> {
     /// Appends the packet, in the framing of a trace file.
+    #[inline]
     pub(crate) fn append(&self, out: &mut PacketBuffer) {
-        let event_len = self.event_len();
-        let packet_len = 1
-            + varint_len(event_len as u64)
-            + event_len
-            + 1
-            + varint_len(self.timestamp)
-            + 1
-            + varint_len(u64::from(self.sequence_id))
-            + 2;
         let texts: usize = self.texts.iter().map(|(_, text)| text.len() + 32).sum();
         let mut to = Cursor {
             out: out.room(FIXED_BOUND + texts + 10 * self.flow_ids.len()),
-            at: 0,
+            at: SHORT_HEAD,
         };
-        // Trace.packet; then fields of TracePacket: track_event, timestamp,
+        // Fields of TracePacket: track_event, timestamp,
         // trusted_packet_sequence_id, sequence_flags.
-        to.tagged(1 << 3 | LEN, packet_len as u64);
-        to.tagged(11 << 3 | LEN, event_len as u64);
         self.event(&mut to);
+        let event_len = to.at - SHORT_HEAD;
         to.tagged(8 << 3, self.timestamp);
         to.tagged(10 << 3, u64::from(self.sequence_id));
         to.tagged(13 << 3, NEEDS_STATE);
-        let written = to.at;
+        let written = to.frame(event_len);
         out.len += written;
     }
 
@@ -114,7 +105,9 @@ impl EventPacket<'_> {
             to.tagged(3 << 3, category);
         }
         for arg in self.args {
-            to.tagged(4 << 3 | LEN, arg.len() as u64);
+            // Its size, below 128 and so one byte, is known afterwards.
+            to.tagged(4 << 3 | LEN, 0);
+            let start = to.at;
             to.tagged(1 << 3, arg.name);
             match arg.value {
                 ArgValue::Uint(value) => to.tagged(3 << 3, value),
@@ -123,6 +116,7 @@ impl EventPacket<'_> {
                     to.varint(iid);
                 }
             }
+            to.out[start - 1] = (to.at - start) as u8;
         }
         for (name, text) in self.texts {
             to.tagged(4 << 3 | LEN, text_len(*name, text) as u64);
@@ -146,42 +140,15 @@ impl EventPacket<'_> {
             to.bytes(&id.to_le_bytes());
         }
     }
-
-    /// Bytes that [`event`](Self::event) writes.
-    fn event_len(&self) -> usize {
-        let tagged = |value: Option<u64>, tag: usize| value.map_or(0, |v| tag + varint_len(v));
-        let args: usize = self.args.iter().map(|arg| 2 + arg.len()).sum();
-        let texts: usize = self
-            .texts
-            .iter()
-            .map(|(name, text)| text_len(*name, text))
-            .map(|len| 1 + varint_len(len as u64) + len)
-            .sum();
-        tagged(self.name.map(|n| n.0), 1)
-            + tagged(self.name.map(|n| n.1), 1)
-            + args
-            + texts
-            + 2
-            + tagged(self.track, 1)
-            + tagged(self.counter, 2)
-            + 10 * self.flow_ids.len()
-    }
-}
-
-impl Arg {
-    /// Bytes of its message; below 128, so that its size takes one byte.
-    fn len(&self) -> usize {
-        1 + varint_len(self.name)
-            + match self.value {
-                ArgValue::Uint(value) => 1 + varint_len(value),
-                ArgValue::Label(iid) => 2 + varint_len(iid),
-            }
-    }
 }
 
 fn text_len(name: u64, text: &str) -> usize {
     1 + varint_len(name) + 1 + varint_len(text.len() as u64) + text.len()
 }
+
+/// Bytes before a TrackEvent below 128 bytes in a packet below 128 bytes, as
+/// almost all are: tag and size of each.
+const SHORT_HEAD: usize = 4;
 
 const LEN: u64 = 2;
 const FIXED64: u64 = 1;
@@ -199,36 +166,71 @@ struct Cursor<'a> {
 
 impl Cursor<'_> {
     /// A tag below 128 and a varint.
-    #[inline]
+    #[inline(always)]
     fn tagged(&mut self, tag: u64, value: u64) {
         self.out[self.at] = tag as u8;
         self.at += 1;
         self.varint(value);
     }
 
+    /// Writes the sizes before what was written after [`SHORT_HEAD`], whose
+    /// first `event_len` bytes are the event. Returns the length of all.
     #[inline]
+    fn frame(&mut self, event_len: usize) -> usize {
+        let rest = self.at - SHORT_HEAD;
+        // Trace.packet, TracePacket.track_event.
+        let (packet_tag, event_tag) = (1 << 3 | LEN as u8, 11 << 3 | LEN as u8);
+        let packet_len = 2 + rest;
+        if packet_len < 0x80 {
+            self.out[..SHORT_HEAD].copy_from_slice(&[
+                packet_tag,
+                packet_len as u8,
+                event_tag,
+                event_len as u8,
+            ]);
+            return self.at;
+        }
+        let packet_len = 1 + varint_len(event_len as u64) + rest;
+        let head = 2 + varint_len(packet_len as u64) + varint_len(event_len as u64);
+        self.out.copy_within(SHORT_HEAD..self.at, head);
+        self.at = 0;
+        self.bytes(&[packet_tag]);
+        self.long_varint(packet_len as u64);
+        self.bytes(&[event_tag]);
+        self.long_varint(event_len as u64);
+        head + rest
+    }
+
+    #[inline(always)]
     fn varint(&mut self, value: u64) {
         if value < 0x80 {
             self.out[self.at] = value as u8;
             self.at += 1;
-        } else if value < 1 << 56 {
-            // As CLOCK_BOOTTIME is, for two years. Without a loop: its seven-bit
-            // groups move apart (by halves, quarters, eighths), and all bytes
-            // but the last get the bit that says "more". Bytes behind are
-            // room, and are overwritten.
-            let len = varint_len(value);
-            let spread = (value & 0x0000_0000_0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
-            let spread = (spread & 0x0000_3fff_0000_3fff) | (spread & 0x0fff_c000_0fff_c000) << 2;
-            let spread = (spread & 0x007f_007f_007f_007f) | (spread & 0x3f80_3f80_3f80_3f80) << 1;
-            let more = 0x8080_8080_8080_8080_u64 >> (8 * (9 - len));
-            let bytes = (spread | more).to_le_bytes();
-            self.out[self.at..self.at + 8].copy_from_slice(&bytes);
-            self.at += len;
         } else {
-            self.long_varint(value);
+            self.wide_varint(value);
         }
     }
 
+    /// May write up to 8 bytes, of which those behind are room.
+    #[inline]
+    fn wide_varint(&mut self, value: u64) {
+        if value >= 1 << 56 {
+            return self.long_varint(value);
+        }
+        // As CLOCK_BOOTTIME is, for two years. Without a loop: its seven-bit
+        // groups move apart (by halves, quarters, eighths), and all bytes but
+        // the last get the bit that says "more".
+        let len = varint_len(value);
+        let spread = (value & 0x0000_0000_0fff_ffff) | (value & 0x00ff_ffff_f000_0000) << 4;
+        let spread = (spread & 0x0000_3fff_0000_3fff) | (spread & 0x0fff_c000_0fff_c000) << 2;
+        let spread = (spread & 0x007f_007f_007f_007f) | (spread & 0x3f80_3f80_3f80_3f80) << 1;
+        let more = 0x8080_8080_8080_8080_u64 >> (8 * (9 - len));
+        let bytes = (spread | more).to_le_bytes();
+        self.out[self.at..self.at + 8].copy_from_slice(&bytes);
+        self.at += len;
+    }
+
+    /// Writes its bytes and no others.
     #[cold]
     fn long_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
