@@ -18,6 +18,7 @@ mod soak;
 mod stalls;
 mod starts;
 mod structure;
+mod trace_soak;
 mod traces;
 
 use nano_tests::harness::{client, procfs, programs, server};
