@@ -36,7 +36,7 @@ const FLAT_TOTAL: f64 = (2 << 20) as f64;
 /// One request of the load.
 fn body(number: usize, is_long: bool) -> (&'static str, Value) {
     let mut random = Random::new(number as u64);
-    let streams = number % 2 == 0;
+    let streams = number.is_multiple_of(2);
     if is_long {
         let length = random.within(200..400);
         let body = json!({

@@ -112,7 +112,7 @@ fn body(client: u64, number: u64) -> Value {
         "model": "any",
         "prompt": (0..length).map(|i| 100 + (client + number + i) * 31 % 40_000).collect::<Vec<_>>(),
         "max_tokens": 1 + (client * 13 + number * 7) % 60,
-        "temperature": if number % 2 == 0 { 0.0 } else { 0.8 },
+        "temperature": if number.is_multiple_of(2) { 0.0 } else { 0.8 },
         "seed": number,
         "ignore_eos": true,
     })
