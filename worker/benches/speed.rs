@@ -125,7 +125,8 @@ impl Ours {
 
 impl Side for Ours {
     fn prefill(&mut self, prompt: &[u32]) -> u32 {
-        let finished = vec![SequenceId(self.sequence)];
+        // The one before, if there was one.
+        let finished = (self.sequence > 0).then_some(SequenceId(self.sequence));
         self.sequence += 1;
         let blocks = (PROMPT + DECODE).div_ceil(BLOCK_SIZE) as u32;
         let new = NewSequence {
@@ -138,7 +139,7 @@ impl Side for Ours {
             sampling: greedy(),
         };
         let plan = SchedulerOutput {
-            finished,
+            finished: finished.into_iter().collect(),
             new: vec![new],
             ..Default::default()
         };
