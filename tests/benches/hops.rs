@@ -3,8 +3,8 @@
 //!
 //! All processes and sockets are the real ones, but the worker computes nothing
 //! and answers at once, so that what is left is the machinery: HTTP, IPC,
-//! scheduling, detokenizing, SSE. The client is in this process and keeps its
-//! connection.
+//! scheduling, detokenizing, SSE. The client is in this process, keeps its
+//! connection, and does as little as a client can.
 //!
 //! - one stream, 10,000 tokens: from the request's first byte until the first
 //!   event is read, and from event to event;
@@ -19,12 +19,12 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fmt;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
-use ureq::Agent;
 
 /// From the request to its first event, the median.
 const FIRST_EVENT_BAR: Duration = Duration::from_micros(300);
@@ -123,13 +123,13 @@ struct Latencies {
 
 impl Latencies {
     fn of(server: &Server, requests: usize, tokens: usize) -> Latencies {
-        let agent = keep_alive();
-        // The first request opens the connection and warms every process.
-        read_stream(&agent, server.base_url(), tokens);
+        let mut client = Client::connect(server.base_url());
+        // The first request warms every process.
+        read_stream(&mut client, tokens);
         let (mut first, mut further) = (Vec::new(), Vec::new());
         for _ in 0..requests {
             let sent = Instant::now();
-            let events = read_stream(&agent, server.base_url(), tokens);
+            let events = read_stream(&mut client, tokens);
             first.push(events[0].at - sent);
             for pair in events.windows(2) {
                 // An event of several tokens is several tokens' share of the time.
@@ -157,26 +157,46 @@ struct TokenEvent {
     num_tokens: u32,
 }
 
-fn keep_alive() -> Agent {
-    Agent::config_builder().proxy(None).build().new_agent()
+/// A connection that is kept for one request after the other.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(base_url: &str) -> Client {
+        let address = base_url.trim_start_matches("http://");
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_nodelay(true).expect("TCP");
+        Client(BufReader::new(stream))
+    }
+
+    /// Sends a request; the lines of the chunked response, head and sizes of
+    /// chunks included, each with the time at which it was read.
+    fn send(&mut self, path: &str, body: &str) -> Vec<(Instant, String)> {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let stream = self.0.get_mut();
+        stream.write_all(request.as_bytes()).expect("it is taken");
+        let mut lines: Vec<(Instant, String)> = Vec::new();
+        // The last chunk is an empty one, and an empty line ends it.
+        while !matches!(&lines[..], [.., (_, last), (_, end)] if last == "0\r\n" && end == "\r\n") {
+            let mut line = String::new();
+            let read = self.0.read_line(&mut line).expect("a whole response");
+            assert!(read > 0, "cut after {:?}", lines.last());
+            lines.push((Instant::now(), line));
+        }
+        lines
+    }
 }
 
 /// Streams one completion; all its tokens must have come.
-fn read_stream(agent: &Agent, base_url: &str, tokens: usize) -> Vec<TokenEvent> {
+fn read_stream(client: &mut Client, tokens: usize) -> Vec<TokenEvent> {
     let body = json!({
         "model": "tiny-llama", "prompt": [1, 2, 3, 4, 5], "max_tokens": tokens,
         "ignore_eos": true, "temperature": 0.0, "stream": true, "return_token_ids": true,
     });
-    let response = agent
-        .post(format!("{base_url}/v1/completions"))
-        .header("Content-Type", "application/json")
-        .send(body.to_string())
-        .unwrap_or_else(|error| panic!("no stream: {error}"));
-    let mut lines = Vec::new();
-    for line in BufReader::new(response.into_body().into_reader()).lines() {
-        let line = line.expect("the stream is whole");
-        lines.push((Instant::now(), line));
-    }
+    let lines = client.send("/v1/completions", &body.to_string());
     // Judged afterwards, so that parsing delays no reading.
     let events: Vec<TokenEvent> = lines
         .into_iter()
@@ -202,7 +222,7 @@ fn core_cpu_per_step(server: &Server, streams: usize, tokens: usize) -> Duration
     let before = (cpu_time(core), steps(server));
     thread::scope(|scope| {
         for _ in 0..streams {
-            scope.spawn(|| read_stream(&keep_alive(), base_url, tokens));
+            scope.spawn(|| read_stream(&mut Client::connect(base_url), tokens));
         }
     });
     let after = (cpu_time(core), steps(server));

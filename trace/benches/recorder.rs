@@ -244,7 +244,7 @@ impl Recorder for Ours {
         let first = self.next;
         let ns = timed(slices, |i| {
             drop(nano_trace::slice(
-                Event::Forward,
+                Event::Detokenize,
                 [black_box((first + i) % ARGS)],
             ));
         });
