@@ -128,14 +128,36 @@ fn num_kv_blocks(config: &WorkerConfig, bytes_per_block: u64) -> Result<u32, Loa
             .try_into()
             .unwrap_or(u32::MAX),
     };
-    if blocks > 0 {
-        return Ok(blocks);
+    if blocks == 0 {
+        return Err(LoadError::Config(format!(
+            "no KV block fits: one block of {} tokens takes {bytes_per_block} bytes, \
+             --kv-cache-memory-bytes is {}",
+            config.block_size, config.kv_cache_memory_bytes
+        )));
     }
-    Err(LoadError::Config(format!(
-        "no KV block fits: one block of {} tokens takes {bytes_per_block} bytes, \
-         --kv-cache-memory-bytes is {}",
-        config.block_size, config.kv_cache_memory_bytes
-    )))
+    let bytes = u128::from(blocks) * u128::from(bytes_per_block);
+    // Slots have numbers of 32 bits.
+    let has_numbers = blocks.checked_mul(config.block_size).is_some();
+    if !has_numbers || !system_grants(bytes) {
+        return Err(LoadError::Config(format!(
+            "a KV cache of {blocks} blocks takes {} MB, which this machine does not give: \
+             lower --num-kv-blocks or --kv-cache-memory-bytes",
+            bytes >> 20
+        )));
+    }
+    Ok(blocks)
+}
+
+/// Whether the system grants so many bytes. They are not touched, and given
+/// back at once: without asking, the cache's own allocation would abort.
+fn system_grants(bytes: u128) -> bool {
+    usize::try_from(bytes).is_ok_and(|bytes| {
+        let mut asked = Vec::<u8>::new();
+        let granted = asked.try_reserve_exact(bytes).is_ok();
+        // Or the compiler leaves both the asking and the giving back away.
+        std::hint::black_box(&mut asked);
+        granted
+    })
 }
 
 /// Lines about a load that takes its time.

@@ -1,6 +1,7 @@
 //! What the system or an operator imposes on a server.
 
 use crate::client::get;
+use crate::programs::golden;
 use crate::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use std::net::TcpStream;
@@ -47,4 +48,24 @@ fn a_file_size_limit_is_an_error_and_no_death() {
     assert_eq!(status.code(), Some(2), "{}", server.log());
     assert_eq!(server.log().lines().count(), 1, "{}", server.log());
     assert!(server.log().contains("File too large"), "{}", server.log());
+}
+
+#[test]
+fn a_cache_that_no_machine_has_is_one_line_and_exit_code_2() {
+    for (flag, value) in [
+        ("--num-kv-blocks", "4294967295"),
+        ("--kv-cache-memory-bytes", "18446744073709551615"),
+    ] {
+        let mut server = ServerOptions::real(&golden("models/tiny-llama"))
+            .args(&[flag, value])
+            .spawn();
+        let status = server.wait_exit(Duration::from_secs(20));
+        let log = server.log();
+        assert_eq!(status.code(), Some(2), "{log}");
+        let last = log.lines().last().unwrap_or_default();
+        assert!(
+            last.starts_with("nano-serve: ") && last.contains(flag),
+            "{log}"
+        );
+    }
 }
