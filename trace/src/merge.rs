@@ -5,8 +5,8 @@ use crate::{
     read::{Source, Tail},
 };
 use std::{
-    collections::HashMap,
-    fs::{self, File},
+    collections::{HashMap, HashSet},
+    fs::{self, File, Metadata},
     io::{self, BufWriter, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -51,17 +51,23 @@ pub struct MergedFile {
     pub tail: Tail,
 }
 
-/// Trace files under `paths`: files as they are, of a directory the traces of
-/// the newest run, or of `all` runs, sorted by name.
+/// Trace files under `paths`, each once: files as they are, of a directory the
+/// traces of the newest run, or of `all` runs, sorted by name.
 pub fn trace_files(paths: &[PathBuf], all: bool) -> Result<Vec<PathBuf>, MergeError> {
     let mut files = Vec::new();
     for path in paths {
-        match fs::metadata(path).map_err(|e| at(path, e))?.is_dir() {
+        match metadata(path)?.is_dir() {
             true => files.append(&mut in_directory(path, all)?),
             false => files.push(path.clone()),
         }
     }
-    Ok(files)
+    let (mut seen, mut once) = (HashSet::new(), Vec::new());
+    for file in files {
+        if seen.insert(identity(&metadata(&file)?)) {
+            once.push(file);
+        }
+    }
+    Ok(once)
 }
 
 fn in_directory(dir: &Path, all: bool) -> Result<Vec<PathBuf>, MergeError> {
@@ -73,9 +79,7 @@ fn in_directory(dir: &Path, all: bool) -> Result<Vec<PathBuf>, MergeError> {
             continue;
         };
         let path = entry.path();
-        let modified = fs::metadata(&path)
-            .and_then(|m| m.modified())
-            .map_err(|e| at(&path, e))?;
+        let modified = metadata(&path)?.modified().map_err(|e| at(&path, e))?;
         let run = runs
             .entry(name.run)
             .or_insert((SystemTime::UNIX_EPOCH, Vec::new()));
@@ -97,15 +101,25 @@ fn in_directory(dir: &Path, all: bool) -> Result<Vec<PathBuf>, MergeError> {
     Ok(files)
 }
 
-/// Writes the whole packets of `inputs` to `output`, in constant memory. The
-/// output appears under its name only when it is complete.
+/// Writes the whole packets of `inputs` to `output`, in constant memory. A file
+/// appears under its name only when it is complete, and replaces what a link
+/// points at, not the link; a device or a pipe is written into.
 pub fn merge(inputs: &[PathBuf], output: &Path) -> Result<Vec<MergedFile>, MergeError> {
-    refuse_collisions(inputs, output)?;
-    let partial = partial_name(output);
-    let result = write_partial(inputs, &partial).and_then(|merged| {
-        fs::rename(&partial, output).map_err(|e| at(output, e))?;
-        Ok(merged)
-    });
+    let there = fs::metadata(output).ok();
+    refuse_collisions(inputs, output, there.as_ref())?;
+    if there.is_some_and(|there| !there.is_file()) {
+        let existing = File::options().write(true).open(output);
+        return write(inputs, existing.map_err(|e| at(output, e))?);
+    }
+    let output = follow_links(output)?;
+    let partial = partial_name(&output);
+    let result = File::create(&partial)
+        .map_err(|e| at(&partial, e).into())
+        .and_then(|file| write(inputs, file))
+        .and_then(|merged| {
+            fs::rename(&partial, &output).map_err(|e| at(&output, e))?;
+            Ok(merged)
+        });
     if result.is_err() {
         // It may not exist; the first error is the one to tell.
         let _ = fs::remove_file(&partial);
@@ -113,20 +127,29 @@ pub fn merge(inputs: &[PathBuf], output: &Path) -> Result<Vec<MergedFile>, Merge
     result
 }
 
-fn write_partial(inputs: &[PathBuf], partial: &Path) -> Result<Vec<MergedFile>, MergeError> {
-    let mut out = BufWriter::new(File::create(partial).map_err(|e| at(partial, e))?);
+/// As [`merge`], into a file that is open.
+pub fn merge_into(inputs: &[PathBuf], output: File) -> Result<Vec<MergedFile>, MergeError> {
+    refuse_collisions(
+        inputs,
+        Path::new("the output"),
+        output.metadata().ok().as_ref(),
+    )?;
+    write(inputs, output)
+}
+
+fn write(inputs: &[PathBuf], output: File) -> Result<Vec<MergedFile>, MergeError> {
+    let mut out = BufWriter::new(output);
     let mut merged = Vec::new();
     for input in inputs {
         merged.push(append(Source::File(input.clone()), &mut out)?);
     }
-    out.flush().map_err(|e| at(partial, e))?;
+    out.flush().map_err(writing)?;
     Ok(merged)
 }
 
 /// Writes the whole packets of one source to `out`.
 pub fn append(source: Source, out: &mut impl Write) -> Result<MergedFile, MergeError> {
     let reading = |e: io::Error| io::Error::new(e.kind(), format!("{source}: {e}"));
-    let writing = |e: io::Error| io::Error::new(e.kind(), format!("writing the merged trace: {e}"));
     let mut packets = source.packets()?;
     while let Some(packet) = packets.next_packet().map_err(reading)? {
         out.write_all(packet.framed).map_err(writing)?;
@@ -146,19 +169,43 @@ pub fn append(source: Source, out: &mut impl Write) -> Result<MergedFile, MergeE
     })
 }
 
-fn refuse_collisions(inputs: &[PathBuf], output: &Path) -> Result<(), MergeError> {
-    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
-    let mut seen = HashMap::new();
+/// `there`: what is under the output's name.
+fn refuse_collisions(
+    inputs: &[PathBuf],
+    output: &Path,
+    there: Option<&Metadata>,
+) -> Result<(), MergeError> {
+    let mut seen = HashSet::new();
     for input in inputs {
-        let id = identity(input).map_err(|e| at(input, e))?;
-        if seen.insert(id, input).is_some() {
+        if !seen.insert(identity(&metadata(input)?)) {
             return Err(MergeError::Twice(input.clone()));
         }
     }
-    match identity(output) {
-        Ok(id) if seen.contains_key(&id) => Err(MergeError::OutputIsInput(output.to_owned())),
-        _ => Ok(()),
+    match there.is_some_and(|there| seen.contains(&identity(there))) {
+        true => Err(MergeError::OutputIsInput(output.to_owned())),
+        false => Ok(()),
     }
+}
+
+/// What is the same of one file under all its names.
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// What links at `path` lead to, which need not exist.
+fn follow_links(path: &Path) -> io::Result<PathBuf> {
+    /// As many as the kernel follows.
+    const MOST: usize = 40;
+    let mut followed = path.to_owned();
+    for _ in 0..MOST {
+        match fs::read_link(&followed) {
+            // Joined to it, an absolute target stands alone.
+            Ok(target) => followed = followed.parent().unwrap_or(Path::new("")).join(target),
+            // Not a link, or not there.
+            Err(_) => return Ok(followed),
+        }
+    }
+    Err(at(path, io::Error::from_raw_os_error(libc::ELOOP)))
 }
 
 /// A name beside the output, so that the rename stays in one file system.
@@ -166,6 +213,14 @@ fn partial_name(output: &Path) -> PathBuf {
     let mut name = output.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.partial", std::process::id()));
     output.with_file_name(name)
+}
+
+fn metadata(path: &Path) -> io::Result<Metadata> {
+    fs::metadata(path).map_err(|e| at(path, e))
+}
+
+fn writing(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("writing the merged trace: {e}"))
 }
 
 fn at(path: &Path, e: io::Error) -> io::Error {

@@ -8,6 +8,8 @@ use nano_trace::{
 };
 use std::{
     fs,
+    io::Read,
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -81,6 +83,72 @@ fn a_directory_means_its_newest_run_unless_all_are_wanted() {
     let mut all = [old, new].concat();
     all.sort();
     assert_eq!(trace_files(&paths, true).unwrap(), all);
+}
+
+#[test]
+fn a_link_stays_and_what_it_points_at_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);
+    let inside = dir.path().join("inside");
+    fs::create_dir(&inside).unwrap();
+    // To a file that is there, and to one that is not; one link in between.
+    for before in [Some("before"), None] {
+        let _ = fs::remove_file(inside.join("all.pftrace"));
+        if let Some(text) = before {
+            fs::write(inside.join("all.pftrace"), text).unwrap();
+        }
+        let [near, far] = ["near", "far"].map(|name| dir.path().join(name));
+        for (link, to) in [(&near, "inside/all.pftrace"), (&far, "near")] {
+            let _ = fs::remove_file(link);
+            std::os::unix::fs::symlink(to, link).unwrap();
+        }
+        merge(&inputs, &far).unwrap();
+        for link in [&near, &far] {
+            assert!(fs::symlink_metadata(link).unwrap().is_symlink());
+        }
+        let expected = inputs.iter().flat_map(|path| fs::read(path).unwrap());
+        let merged = fs::read(inside.join("all.pftrace")).unwrap();
+        assert_eq!(merged, expected.collect::<Vec<_>>());
+        assert_eq!(fs::read_dir(&inside).unwrap().count(), 1);
+    }
+    let circle = dir.path().join("circle");
+    std::os::unix::fs::symlink("circle", &circle).unwrap();
+    let refused = merge(&inputs, &circle).unwrap_err().to_string();
+    assert!(refused.contains("circle: Too many levels"), "{refused}");
+}
+
+#[test]
+fn a_pipe_is_written_into_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Open for both, so that neither side waits for the other; it holds the
+    // whole merged trace.
+    let mut reader = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&pipe)
+        .unwrap();
+    merge(&inputs, &pipe).unwrap();
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    let expected = inputs.iter().flat_map(|path| fs::read(path).unwrap());
+    let expected = expected.collect::<Vec<_>>();
+    assert!(expected.len() < 1 << 16, "{}", expected.len());
+    let mut merged = vec![0; expected.len()];
+    reader.read_exact(&mut merged).unwrap();
+    assert_eq!(merged, expected);
+}
+
+#[test]
+fn a_file_under_several_names_is_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);
+    let again = dir.path().join(".");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&inputs[0], &link).unwrap();
+    let paths = [dir.path().to_owned(), again, inputs[1].clone(), link];
+    assert_eq!(trace_files(&paths, false).unwrap(), inputs);
 }
 
 #[test]

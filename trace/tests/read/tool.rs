@@ -50,6 +50,31 @@ fn merge_then_check_a_directory() {
 }
 
 #[test]
+fn a_dash_is_standard_output_with_nothing_else_in_it() {
+    let dir = dir_of_good_trace();
+    let file = nano_trace(dir.path(), &["merge", ".", "-o", "all.pftrace"]);
+    assert_eq!(file.status.code(), Some(0), "{}", err(&file));
+    let whole = fs::read(dir.path().join("all.pftrace")).unwrap();
+    let before = fs::read_dir(dir.path()).unwrap().count();
+    for output in ["-", "/proc/self/fd/1"] {
+        let merged = nano_trace(dir.path(), &["merge", ".", "-o", output]);
+        assert_eq!(merged.status.code(), Some(0), "{}", err(&merged));
+        assert_eq!(merged.stdout, whole);
+        assert!(err(&merged).contains("3 files"), "{}", err(&merged));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), before);
+    }
+}
+
+#[test]
+fn a_directory_given_twice_is_checked_once() {
+    let dir = dir_of_good_trace();
+    let once = nano_trace(dir.path(), &["check", "."]);
+    let twice = nano_trace(dir.path(), &["check", ".", "./"]);
+    assert_eq!(twice.status.code(), Some(0), "{}", out(&twice));
+    assert_eq!(out(&twice), out(&once));
+}
+
+#[test]
 fn check_fails_and_tells_the_rule() {
     let dir = dir_of_good_trace();
     let path = dir.path().join("auto.core.k3x9-1.pftrace");

@@ -1,17 +1,24 @@
 //! `nano-trace merge`.
 
 use nano_trace::{
-    merge::{MergeError, merge, trace_files},
+    merge::{MergeError, MergedFile, merge, merge_into, trace_files},
     read::Tail,
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fmt::Display,
+    fs::{self, File},
+    io::{self, Write},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 #[derive(clap::Args)]
 pub(crate) struct Merge {
     /// Trace files, or directories that hold them
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
-    /// Where the merged trace goes; an existing file is replaced
+    /// Where the merged trace goes: an existing file is replaced, `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Of a directory take the traces of all runs, not of the newest one alone
@@ -22,25 +29,36 @@ pub(crate) struct Merge {
 impl Merge {
     pub(crate) fn run(self) -> Result<ExitCode, MergeError> {
         let inputs = trace_files(&self.paths, self.all)?;
-        let merged = merge(&inputs, &self.output)?;
-        let mut total = 0;
-        for file in &merged {
-            let note = match &file.tail {
-                Tail::Whole => String::new(),
-                Tail::Cut { offset } => format!("; cut packet at byte {offset} left out"),
-                Tail::Zeros { offset } => format!("; zeros from byte {offset} on left out"),
-                Tail::Broken { offset, why } => {
-                    format!("; left out what follows byte {offset}, which is no packet: {why}")
-                }
+        if self.output == Path::new("-") {
+            let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+            let merged = merge_into(&inputs, stdout)?;
+            tell(&merged, "standard output", io::stderr())?;
+        } else {
+            let merged = merge(&inputs, &self.output)?;
+            let is_file = fs::metadata(&self.output)?.is_file();
+            // A pipe may be our own output under another name.
+            let to: Box<dyn Write> = match is_file {
+                true => Box::new(io::stdout()),
+                false => Box::new(io::stderr()),
             };
-            total += file.bytes;
-            println!("{}: {} packets{note}", file.source, file.packets);
+            tell(&merged, self.output.display(), to)?;
         }
-        println!(
-            "{}: {} files, {total} bytes",
-            self.output.display(),
-            merged.len()
-        );
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn tell(merged: &[MergedFile], output: impl Display, mut to: impl Write) -> io::Result<()> {
+    for file in merged {
+        let note = match &file.tail {
+            Tail::Whole => String::new(),
+            Tail::Cut { offset } => format!("; cut packet at byte {offset} left out"),
+            Tail::Zeros { offset } => format!("; zeros from byte {offset} on left out"),
+            Tail::Broken { offset, why } => {
+                format!("; left out what follows byte {offset}, which is no packet: {why}")
+            }
+        };
+        writeln!(to, "{}: {} packets{note}", file.source, file.packets)?;
+    }
+    let total: u64 = merged.iter().map(|file| file.bytes).sum();
+    writeln!(to, "{output}: {} files, {total} bytes", merged.len())
 }
