@@ -32,6 +32,8 @@ pub(crate) struct Drain<'r> {
     max_bytes: u64,
     /// Lost records that the file tells of.
     dropped_told: u64,
+    /// Records and newest time in the file; `None` before it tells of a writer.
+    in_file: Option<(u64, u64)>,
 }
 
 /// The reading side of a ring.
@@ -52,12 +54,6 @@ pub(crate) enum Stop {
     ByteCap,
     /// The file cannot be written.
     Io(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Io(error)
-    }
 }
 
 /// Encoded bytes that are written at once.
@@ -97,6 +93,7 @@ impl<'r> Drain<'r> {
             file,
             max_bytes,
             dropped_told: 0,
+            in_file: None,
         }
     }
 
@@ -191,11 +188,31 @@ impl<'r> Drain<'r> {
 
     /// Writes what is encoded, and gives its room in the rings back.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
-        self.file.append(self.encoder.out.packets())?;
+        let written = self.file.append(self.encoder.out.packets());
         self.encoder.out.clear();
+        if let Err(error) = written {
+            self.end_at_last_write();
+            return Err(Stop::Io(error));
+        }
+        self.in_file = Some((self.encoder.events, self.encoder.last_ns));
         let tails = self.readers.iter().map(|reader| reader.tail);
         self.rings.commit(self.file.len(), tails);
         Ok(())
+    }
+
+    /// Says that what was encoded since the last write could not be written.
+    /// Where a disk is full, there mostly is room for this: what the failed
+    /// write had begun with was given back, and it is small.
+    fn end_at_last_write(&mut self) {
+        let Some((events, ns)) = self.in_file else {
+            return;
+        };
+        (self.encoder.events, self.encoder.last_ns) = (events, ns);
+        let dropped = self.dropped();
+        self.encoder.tell_end(EndReason::WriteFailed, dropped, ns);
+        // The first error is the one to tell; the file is whole in any case.
+        let _ = self.file.append(self.encoder.out.packets());
+        self.encoder.out.clear();
     }
 
     /// Frees rings whose threads have ended, once they are empty.

@@ -277,7 +277,8 @@ impl Encoder {
     /// Says that the file tells of nothing after `ns`, and why.
     pub(crate) fn tell_end(&mut self, reason: EndReason, dropped: u64, ns: u64) {
         let event = Event::TraceEnd;
-        self.tell_event(self.sequences.len() - 1, event);
+        // Whether it was told or not: it may be lost with a write that failed.
+        self.tell(self.sequences.len() - 1, interning::interned(event));
         let iids = interning::event(event);
         let values = [reason as u64, self.events, dropped];
         let rows = iids.args.iter().zip(values);
@@ -395,9 +396,19 @@ pub(crate) enum EndReason {
     Finished,
     ByteCap,
     ProcessDied,
+    WriteFailed,
 }
 
-const _: () = assert!(EndReason::ProcessDied as usize + 1 == TRACE_END_REASONS.len());
+const _: () = assert!(EndReason::WriteFailed as usize + 1 == TRACE_END_REASONS.len());
+
+impl EndReason {
+    /// What is open in such a file ended beyond it.
+    pub(crate) const CUT_SHORT: [EndReason; 2] = [EndReason::ByteCap, EndReason::WriteFailed];
+
+    pub(crate) fn label(self) -> &'static str {
+        TRACE_END_REASONS[self as usize]
+    }
+}
 
 const EMPTY: EventPacket<'_> = EventPacket {
     timestamp: 0,

@@ -27,7 +27,7 @@ pub const FINISH_REASONS: &[&str] = &["stop", "length", "abort", "error"];
 pub const NOT_ADMITTED_REASONS: &[&str] = &["token budget", "sequence slots", "KV blocks"];
 
 /// Labels of why a trace ends, by [`Event::TraceEnd`]'s argument.
-pub const TRACE_END_REASONS: &[&str] = &["finished", "byte cap", "process died"];
+pub const TRACE_END_REASONS: &[&str] = &["finished", "byte cap", "process died", "write failed"];
 
 macro_rules! catalogue {
     ($($(#[$doc:meta])* $event:ident = $name:literal, $category:literal, $track:ident, [$($arg:literal: $kind:expr),* $(,)?];)*) => {

@@ -7,7 +7,7 @@ use crate::rings::{Phase, Rings};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// What becomes of a process's recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,6 @@ pub(crate) fn run(rings: &'static Rings, mut drain: Drain<'static>, control: &Co
 }
 
 fn loop_until_stopped(drain: &mut Drain<'_>, control: &Control) -> Result<(), Stop> {
-    let mut checked = Instant::now();
     let mut busy = false;
     loop {
         if !busy && !control.stop.load(Ordering::Acquire) {
@@ -149,10 +148,6 @@ fn loop_until_stopped(drain: &mut Drain<'_>, control: &Control) -> Result<(), St
         let stop = control.stop.load(Ordering::Acquire);
         let flush = control.flushes_wanted.load(Ordering::Acquire);
         busy = drain.pass()?;
-        if checked.elapsed() >= INTERVAL {
-            checked = Instant::now();
-            drain.file().check_linked()?;
-        }
         publish(drain, control, State::Recording, Some(flush));
         if stop {
             return Ok(());

@@ -30,7 +30,7 @@ use std::{collections::BTreeMap, io};
 /// What the caller knows to be no fault.
 #[derive(Clone, Debug, Default)]
 pub enum OpenSlices {
-    /// Every slice must end.
+    /// Every slice must end, but where a trace says that it was cut short.
     #[default]
     None,
     /// Slices of these processes need not: they were killed.

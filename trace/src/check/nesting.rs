@@ -5,8 +5,9 @@ use super::{
     rule::{Rule, Violations},
     scan::{Event, Kind},
 };
+use crate::encoder::EndReason;
 use crate::timeline::{
-    CounterValue, Hop, Moment, Name, Through, Timeline, TimelineSlice, Track, TrackOf,
+    ArgValue, CounterValue, Hop, Moment, Name, Through, Timeline, TimelineSlice, Track, TrackOf,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -70,17 +71,34 @@ pub(super) fn timeline(
             hops.push(Hop { time, through, at });
         }
     }
+    let cut_short = cut_short(&timeline);
     let mut left_open = open.into_values().flatten().collect::<Vec<_>>();
     left_open.sort_unstable();
     for slice in left_open {
         let slice = &timeline.slices[slice];
-        if !may_stay_open(timeline.process(slice.track)) {
+        let process = timeline.process(slice.track);
+        let is_cut_short = process.is_some_and(|process| cut_short.contains(&process.uuid));
+        if !is_cut_short && !may_stay_open(process) {
             out.add(Rule::SliceOpen, slice.at, || {
                 format!("{:?} has no end", slice.name)
             });
         }
     }
     timeline
+}
+
+/// Processes whose files say that they end before their processes did: what was
+/// open then has no end that could be known.
+fn cut_short(timeline: &Timeline) -> HashSet<u64> {
+    let labels = EndReason::CUT_SHORT.map(EndReason::label);
+    let last_words = timeline.instants.iter().filter(|instant| {
+        let reason = instant.arg("reason").and_then(ArgValue::text);
+        instant.event == Some(crate::Event::TraceEnd)
+            && reason.is_some_and(|reason| labels.contains(&reason))
+    });
+    last_words
+        .filter_map(|instant| Some(timeline.process(instant.track)?.uuid))
+        .collect()
 }
 
 fn begin(

@@ -87,7 +87,7 @@ rules! {
     // Slices.
     /// An end has a begin.
     EndWithoutBegin = "end-without-begin";
-    /// A slice ends.
+    /// A slice ends, unless its process says that its trace was cut short.
     SliceOpen = "slice-open";
     /// Slices of a track nest.
     SliceOverlap = "slice-overlap";

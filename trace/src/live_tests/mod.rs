@@ -4,7 +4,9 @@
 
 mod reading;
 
+use crate::check::{OpenSlices, Rule, check};
 use crate::clock::boottime_ns;
+use crate::read::Source;
 use crate::{
     Event, Flow, ProcessTrace, RequestTrack, Rings, Salvaged, StartError, State, counter, instant,
     slice, slice_with,
@@ -15,6 +17,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const RUN: u64 = 0x0123_4567_89ab_cdef;
 
@@ -347,32 +350,85 @@ fn a_removed_file_ends_the_recording_and_nothing_else() {
 }
 
 #[test]
-fn a_full_disk_ends_the_recording_at_a_whole_packet() {
+fn a_file_emptied_by_another_ends_the_recording_and_stays_as_it_is() {
+    static ERRORS: AtomicU64 = AtomicU64::new(0);
+    struct Log;
+    impl log::Log for Log {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            ERRORS.fetch_add(u64::from(record.level() <= log::Level::Warn), SeqCst);
+        }
+        fn flush(&self) {}
+    }
     let mut stage = stage(
-        "a_full_disk_ends_the_recording_at_a_whole_packet",
+        "a_file_emptied_by_another_ends_the_recording_and_stays_as_it_is",
         1 << 30,
         || {
+            log::set_logger(&Log).unwrap();
+            log::set_max_level(log::LevelFilter::Warn);
+            drop(slice(Event::Forward, [1]));
+            assert!(crate::flush());
+            let status = crate::status().unwrap();
+            std::fs::File::create(&status.file).unwrap();
+            drop(slice(Event::Forward, [2]));
+            assert!(!crate::flush());
+            let State::Failed(reason) = crate::status().unwrap().state else {
+                panic!("{:?}", crate::status());
+            };
+            assert!(reason.contains("another program"), "{reason}");
+            drop(slice(Event::Forward, [3]));
+            crate::finish();
+            assert_eq!(ERRORS.load(SeqCst), 1, "said once");
+        },
+    );
+    drop(stage.child.stdin.take());
+    assert!(stage.child.wait().unwrap().success());
+    assert_eq!(std::fs::read(stage.file()).unwrap(), b"");
+    assert_eq!(stage.rings.salvage(stage.dir.path()).unwrap(), None);
+}
+
+#[test]
+fn a_full_disk_ends_the_recording_at_a_whole_packet_that_says_so() {
+    let mut stage = stage(
+        "a_full_disk_ends_the_recording_at_a_whole_packet_that_says_so",
+        1 << 30,
+        || {
+            let _open = slice(Event::WorkerStep, [1]);
+            for _ in 0..200 {
+                drop(slice(Event::Forward, [1]));
+            }
+            assert!(crate::flush());
             // A limit on the file's size is refused in the midst of a write, as a
             // full disk is.
+            let size = crate::status().unwrap().bytes + 4096;
             let limit = libc::rlimit {
-                rlim_cur: 200_001,
-                rlim_max: 200_001,
+                rlim_cur: size,
+                rlim_max: size,
             };
             // SAFETY: plain system calls with valid arguments.
             unsafe {
                 libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
                 assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
             }
-            while crate::status().unwrap().state == State::Recording {
-                drop(slice(Event::Forward, [1]));
-                std::thread::yield_now();
-            }
-            assert!(matches!(crate::status().unwrap().state, State::Failed(_)));
+            // One packet that is larger.
+            let flows: Vec<Flow> = (0..1024).map(Flow::request).collect();
+            drop(slice_with(Event::Forward, [2], &flows));
+            assert!(!crate::flush());
+            let status = crate::status().unwrap();
+            assert!(matches!(status.state, State::Failed(_)), "{status:?}");
+            assert_eq!(status.events, 401);
         },
     );
     let shown = stage.finished();
-    assert!(stage.file().metadata().unwrap().len() <= 200_001);
-    assert!(shown.slices_named("forward").len() > 100);
+    assert_eq!(shown.slices_named("forward").len(), 200);
+    assert_eq!(shown.open(), ["step"]);
+    assert_eq!(shown.end()["reason"], "write failed");
+    assert_eq!(shown.end()["events"], "401");
+    // No rule asks for the end of what was open.
+    let report = check(&[Source::File(stage.file())], &OpenSlices::None).unwrap();
+    assert!(!report.violations.counts().contains_key(&Rule::SliceOpen));
 }
 
 #[test]

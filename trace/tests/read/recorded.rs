@@ -3,7 +3,7 @@
 //! A process records once, so each is this test binary again.
 
 use nano_trace::{
-    Event, Flow, ProcessTrace, RequestTrack, Rings,
+    Event, Flow, ProcessTrace, RequestTrack, Rings, State,
     check::{OpenSlices, Rule, check},
     counter, instant,
     merge::{merge, trace_files},
@@ -19,6 +19,7 @@ use std::{
 
 const RUN: u64 = 0x51;
 const KEY: u64 = 7;
+const CAP: u64 = 1 << 20;
 
 /// One process of the play.
 struct Player {
@@ -82,7 +83,7 @@ fn player() {
         session: "auto".to_owned(),
         role,
         run: RUN,
-        max_bytes: 1 << 20,
+        max_bytes: CAP,
         // SAFETY: inherited for us alone, and not used otherwise.
         rings: unsafe { OwnedFd::from_raw_fd(rings.parse().unwrap()) },
         facts: vec![("model".to_owned(), "none".to_owned())],
@@ -138,6 +139,16 @@ fn play(word: &str, open: &mut Vec<nano_trace::Slice>) {
             step.end([1, 20, 1]);
         }
         "open step" => open.push(slice(Event::WorkerStep, [])),
+        "decode until the cap" => {
+            open.push(slice(Event::CoreStep, []));
+            let full = || nano_trace::status().unwrap().state != State::Recording;
+            for request in (0..).take_while(|_| !full()) {
+                RequestTrack::new(request).begin(Event::Decode, [], &[]);
+                // Slow enough for the writer.
+                std::thread::yield_now();
+            }
+            assert_eq!(nano_trace::status().unwrap().state, State::Capped);
+        }
         "update" => {
             open.pop();
             {
@@ -263,4 +274,22 @@ fn a_killed_process_leaves_its_open_slice_and_nothing_broken() {
     let open = report.timeline.slices.iter().filter(|s| s.end.is_none());
     let open = open.map(|s| s.event.unwrap()).collect::<Vec<_>>();
     assert_eq!(open, [Event::WorkerStep]);
+}
+
+#[test]
+fn a_trace_that_its_cap_cut_short_is_clean_with_what_was_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut core = Player::start(dir.path(), "core");
+    core.tell("decode until the cap");
+    core.end();
+    let files = trace_files(&[dir.path().to_owned()], false).unwrap();
+    let report = check(&[Source::File(files[0].clone())], &OpenSlices::None).unwrap();
+    report.assert_clean();
+    assert!(report.files[0].bytes <= CAP);
+    let open = report.timeline.slices.iter().filter(|s| s.end.is_none());
+    let (steps, decodes): (Vec<_>, Vec<_>) = open
+        .map(|slice| slice.event.unwrap())
+        .partition(|event| *event == Event::CoreStep);
+    assert_eq!(steps.len(), 1);
+    assert!(decodes.len() > 1000, "{}", decodes.len());
 }
