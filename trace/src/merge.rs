@@ -127,7 +127,7 @@ pub fn merge(inputs: &[PathBuf], output: &Path) -> Result<Vec<MergedFile>, Merge
     result
 }
 
-/// As [`merge`], into a file that is open.
+/// As [`merge()`], into a file that is open.
 pub fn merge_into(inputs: &[PathBuf], output: File) -> Result<Vec<MergedFile>, MergeError> {
     refuse_collisions(
         inputs,
