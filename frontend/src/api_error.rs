@@ -9,8 +9,13 @@ use std::borrow::Cow;
 
 /// Seconds after which a client that found the server full should try again.
 const RETRY_AFTER_SECONDS: &str = "1";
+/// Bytes of a message that are kept.
+const MAX_MESSAGE_BYTES: usize = 2048;
 
 /// What a client is told when its request fails.
+///
+/// Holds: the message is at most [`MAX_MESSAGE_BYTES`] and a mark long, however
+/// much of the client's own text it quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
@@ -25,7 +30,7 @@ impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         ApiError {
             status,
-            message: message.into(),
+            message: readable(message.into()),
             param: None,
             code: None,
         }
@@ -50,6 +55,13 @@ impl ApiError {
             code: Some("context_length_exceeded"),
             ..ApiError::invalid(param, message)
         }
+    }
+
+    /// 429: clients are sending more at once than is kept.
+    pub fn bodies_too_large(limit: u64) -> ApiError {
+        ApiError::busy(format!(
+            "all requests that are arriving now have {limit} bytes, the limit; try again later"
+        ))
     }
 
     /// 401.
@@ -201,11 +213,45 @@ impl From<EncodeError> for ApiError {
     }
 }
 
+/// Leaves the middle of a long message out: at its ends it says what was wrong
+/// and what was expected.
+fn readable(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        let start = message.floor_char_boundary(MAX_MESSAGE_BYTES * 3 / 4);
+        let end = message.ceil_char_boundary(message.len() - MAX_MESSAGE_BYTES / 4);
+        message.replace_range(start..end, " [...] ");
+        message.shrink_to_fit();
+    }
+    message
+}
+
 /// A client's own words within a message, cut to a length that stays readable.
 pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
     const CHARS: usize = 100;
     match text.char_indices().nth(CHARS) {
         Some((end, _)) => format!("{}...", &text[..end]).into(),
         None => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_keeps_its_ends_and_no_character_is_cut() {
+        let long = format!("n: string {}, expected u32", "é".repeat(1 << 20));
+        for error in [
+            ApiError::invalid("n", long.clone()),
+            ApiError::malformed(long.clone()),
+            ApiError::internal(format!("x{long}")),
+        ] {
+            let message = error.message();
+            assert!(message.len() <= MAX_MESSAGE_BYTES + 7, "{}", message.len());
+            assert!(message.contains("n: string éé"), "{message}");
+            assert!(message.contains("é [...] é"), "{message}");
+            assert!(message.ends_with("éé, expected u32"), "{message}");
+        }
+        assert_eq!(ApiError::malformed("short").message(), "short");
     }
 }

@@ -1,6 +1,7 @@
 //! What all handlers share.
 
 use crate::api_error::ApiError;
+use crate::body::Bodies;
 use crate::engine_client::{Ending, EngineClient, EngineState, NewSequence};
 use crate::generation_options::GenerationOptions;
 use crate::metrics::EngineMetrics;
@@ -19,8 +20,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 
-/// Bodies up to this many bytes are parsed and tokenized on the event loop: a
-/// few milliseconds at most, less than it costs others to wait for a thread.
+/// Bodies up to this many bytes are parsed and tokenized on the event loop, and
+/// answers written: a few milliseconds at most, less than it costs others to
+/// wait for a thread.
 const INLINE_BYTES: usize = 8 << 10;
 
 /// What all handlers share.
@@ -29,6 +31,8 @@ pub struct App {
     pub config: FrontendConfig,
     /// What clients may call the model.
     pub names: Arc<ServedNames>,
+    /// Reads what clients send.
+    pub bodies: Bodies,
     /// The core.
     pub engine: EngineClient,
     /// Everything that is counted.
@@ -76,6 +80,7 @@ impl App {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         App {
             names: Arc::new(ServedNames::new(config.served_model_names.clone())),
+            bodies: Bodies::new(config.max_body_bytes),
             config,
             engine,
             metrics,
@@ -138,8 +143,8 @@ impl App {
         mix(self.run.wrapping_add(number))
     }
 
-    /// Does work whose cost grows with a body of so many bytes: on the event
-    /// loop when that is little, else on one of a few threads.
+    /// Does work whose cost grows with so many bytes of a request or an answer:
+    /// on the event loop when that is little, else on one of a few threads.
     ///
     /// # Errors
     /// The work's own, and 500 when it panics.
@@ -184,6 +189,9 @@ impl App {
             options,
         } = submission;
         let n = options.n as usize;
+        // A whole answer is made when all sequences have ended: the first one of
+        // a prompt tells of it for all. In a stream each begins on its own.
+        let all_tell = options.streaming.is_some();
         let count = prompts.len() * n;
         let admission = match self.engine.admit(count) {
             Ok(admission) => admission,
@@ -219,6 +227,10 @@ impl App {
                         priority: options.priority,
                         sampling: SamplingParams {
                             seed,
+                            prompt_logprobs: options
+                                .sampling
+                                .prompt_logprobs
+                                .filter(|_| choice == 0 || all_tell),
                             ..options.sampling.clone()
                         },
                     },

@@ -1,30 +1,67 @@
 //! A JSON object whose fields are read one by one, each error naming its field.
 
 use crate::api_error::ApiError;
-use serde::Deserialize;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::collections::HashMap;
-use std::fmt::Display;
+use std::fmt::{self, Display, Formatter};
 use std::ops::RangeInclusive;
+
+/// Fields of a body at most: many times those that any client has.
+const MAX_FIELDS: usize = 1024;
 
 /// A request's body: a JSON object whose fields are read one by one. A field
 /// that is absent and one that is `null` are the same; fields that nobody
 /// reads are ignored, and cost no more than their bytes.
 #[derive(Debug)]
 pub struct Fields<'a> {
-    // Keys are decoded, because an escape in a key is another way to write it.
-    values: HashMap<String, &'a RawValue>,
+    values: Values<'a>,
     /// Every name that was looked at, so that a test can hold the description
     /// of the interface against it.
     #[cfg(test)]
     asked: std::cell::RefCell<std::collections::BTreeSet<String>>,
 }
 
+/// Values by name, the last one where a name comes twice; at most
+/// [`MAX_FIELDS`].
+#[derive(Debug)]
+// Keys are decoded, because an escape in a key is another way to write it.
+struct Values<'a>(HashMap<String, &'a RawValue>);
+
+impl<'de> Deserialize<'de> for Values<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ValuesVisitor)
+    }
+}
+
+struct ValuesVisitor;
+
+impl<'de> Visitor<'de> for ValuesVisitor {
+    type Value = Values<'de>;
+
+    fn expecting(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Values<'de>, A::Error> {
+        let mut values = HashMap::new();
+        while let Some((name, value)) = map.next_entry()? {
+            values.insert(name, value);
+            if values.len() > MAX_FIELDS {
+                let reason = format!("it has more than {MAX_FIELDS} fields, the limit");
+                return Err(Error::custom(reason));
+            }
+        }
+        Ok(Values(values))
+    }
+}
+
 impl<'a> Fields<'a> {
     /// Takes a body apart.
     ///
     /// # Errors
-    /// When it is no UTF-8 or no JSON object.
+    /// When it is no UTF-8, no JSON object, or one of too many fields.
     pub fn parse(body: &'a [u8]) -> Result<Fields<'a>, ApiError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::malformed(format!(
@@ -52,6 +89,7 @@ impl<'a> Fields<'a> {
         #[cfg(test)]
         self.asked.borrow_mut().insert(name.to_owned());
         self.values
+            .0
             .get(name)
             .copied()
             .filter(|value| value.get() != "null")
@@ -87,9 +125,11 @@ impl<'a> Fields<'a> {
             serde_json::from_str(value.get()).map_err(|error| wrong(name, &error))?;
         match serde_json::from_str::<T>(value.get()) {
             Ok(number) if range.contains(&number) => Ok(Some(number)),
-            Err(error) if number.is_f64() && number.as_f64().is_none_or(|n| n.fract() != 0.0) => {
-                Err(wrong(name, &error))
-            }
+            // So large an integer that JSON has it as a float is out of range.
+            Err(_) if value.get().contains(['.', 'e', 'E']) => Err(ApiError::invalid(
+                name,
+                format!("{name} must be an integer, it is {number}"),
+            )),
             _ => Err(ApiError::invalid(
                 name,
                 format!(
@@ -132,4 +172,29 @@ pub(crate) fn wrong(name: &'static str, error: &serde_json::Error) -> ApiError {
         .rsplit_once(" at line ")
         .map_or(message.as_str(), |(message, _)| message);
     ApiError::invalid(name, format!("{name}: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(fields: usize) -> String {
+        let fields: Vec<String> = (0..fields).map(|at| format!("\"{at}\": {at}")).collect();
+        format!("{{{}}}", fields.join(","))
+    }
+
+    #[test]
+    fn a_body_has_so_many_fields_and_no_more() {
+        let most = body(MAX_FIELDS);
+        let fields = Fields::parse(most.as_bytes()).expect("not too many");
+        assert_eq!(fields.get::<u32>("1023"), Ok(Some(1023)));
+        let more = body(MAX_FIELDS + 1);
+        let refused = Fields::parse(more.as_bytes()).expect_err("too many");
+        let message = refused.message();
+        assert!(message.contains("more than 1024 fields"), "{message}");
+        // The same name again is the same field; the last value counts.
+        let same = format!("{{{}\"a\": 2}}", "\"a\": 1,".repeat(5000));
+        let fields = Fields::parse(same.as_bytes()).expect("one field");
+        assert_eq!(fields.get::<u32>("a"), Ok(Some(2)));
+    }
 }

@@ -76,12 +76,14 @@ enum StopField {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct StreamOptions {
     #[serde(default)]
     include_usage: Option<bool>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct ResponseFormat {
     #[serde(rename = "type")]
     kind: String,

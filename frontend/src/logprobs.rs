@@ -1,11 +1,63 @@
 //! Log-probabilities as clients read them.
 
+use crate::api_error::ApiError;
+use crate::prompt::Prompt;
 use crate::text::TextModel;
 use nano_ipc::model_runner_output::TokenLogprobs;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// JSON knows no infinity; clients read this as "impossible".
 const LEAST: f32 = -9999.0;
+/// Log-probabilities of prompt tokens that one answer may have: some 30 to 70
+/// bytes each. A hundred thousand tokens with ten each pass.
+const MAX_PROMPT_ENTRIES: u64 = 1 << 20;
+
+/// JSON that is written once and may be in several places of an answer: a small
+/// part of what the same takes as a [`Value`]. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Json(Arc<RawValue>);
+
+/// One for each token of a prompt.
+pub type PromptLogprobs = Vec<Option<Json>>;
+
+impl Json {
+    fn new(value: &Value) -> Json {
+        // A `Value` has nothing that JSON refuses.
+        let json = to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Json(json.into())
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// Checks that an answer which says `entries` log-probabilities of each prompt
+/// token, `times` over, is of a size that can be answered.
+///
+/// # Errors
+/// When it is larger.
+pub fn check_prompt_entries(prompts: &[Prompt], times: u32, entries: u32) -> Result<(), ApiError> {
+    let tokens: u64 = prompts.iter().map(|prompt| u64::from(prompt.len())).sum();
+    let all = tokens
+        .saturating_mul(times.into())
+        .saturating_mul(entries.into());
+    if all <= MAX_PROMPT_ENTRIES {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        "logprobs",
+        format!(
+            "logprobs of the prompt: {entries} a token of {tokens}, {times} times, are {all}, the \
+             limit is {MAX_PROMPT_ENTRIES}; ask for fewer alternatives, answers or prompts at once"
+        ),
+    ))
+}
 
 /// Writes tokens' names and log-probabilities.
 #[derive(Clone, Copy)]
@@ -56,7 +108,7 @@ impl LogprobWriter<'_> {
 
     /// An entry of a completion's `top_logprobs`: names and values of the best
     /// tokens, and of the chosen one.
-    pub fn completion_top(&self, token: &TokenLogprobs) -> Value {
+    pub fn completion_top(&self, token: &TokenLogprobs) -> Json {
         let mut top: Map<String, Value> = Map::new();
         let best = token.top.iter().take(self.top).copied();
         for (id, logprob) in best.chain([(token.token_id, token.logprob)]) {
@@ -64,12 +116,12 @@ impl LogprobWriter<'_> {
             top.entry(self.token(id).0)
                 .or_insert_with(|| json!(finite(logprob)));
         }
-        top.into()
+        Json::new(&top.into())
     }
 
     /// `prompt_logprobs` as vLLM has it: for each prompt token, by id, the
     /// token and the best alternatives; `null` for the first token.
-    pub fn prompt(&self, tokens: &[TokenLogprobs]) -> Value {
+    pub fn prompt(&self, tokens: &[TokenLogprobs]) -> PromptLogprobs {
         let entry = |token: &TokenLogprobs| {
             let mut entries = Map::new();
             let mut add = |id: u32, logprob: f32, rank: u32| {
@@ -85,9 +137,9 @@ impl LogprobWriter<'_> {
             for (rank, (id, logprob)) in (1..).zip(token.top.iter().take(self.top)) {
                 add(*id, *logprob, rank);
             }
-            Value::Object(entries)
+            Some(Json::new(&entries.into()))
         };
         let rest = tokens.iter().map(entry);
-        std::iter::once(Value::Null).chain(rest).collect()
+        std::iter::once(None).chain(rest).collect()
     }
 }

@@ -100,16 +100,7 @@ impl Prompt {
         model: &TextModel,
         info: &EngineInfo,
     ) -> Result<Prompt, ApiError> {
-        let (fewest, limit) = (model.fewest_tokens(&text), longest_sequence(info));
-        if fewest > limit as usize {
-            return Err(ApiError::context_length(
-                name,
-                format!("{name} has at least {fewest} tokens, the context is {limit} tokens"),
-            ));
-        }
-        let slice = nano_trace::slice(Event::Tokenize, [text.len() as u64]);
-        let token_ids = model.encode(&text, add_special)?;
-        slice.end([token_ids.len() as u64]);
+        let token_ids = encode(name, &text, add_special, model, info)?;
         let prompt = Prompt::from_token_ids(name, token_ids, info)?;
         Ok(Prompt {
             text: Some(text),
@@ -175,6 +166,31 @@ impl Prompt {
     pub fn len(&self) -> u32 {
         self.token_ids.len() as u32
     }
+}
+
+/// Token ids of a text, which came in the field `name`. There may be more than
+/// the context has, but not many times as many: what a text costs is bounded.
+///
+/// # Errors
+/// When it is far too long, or no token ids can be made of it.
+pub(crate) fn encode(
+    name: &'static str,
+    text: &str,
+    add_special: bool,
+    model: &TextModel,
+    info: &EngineInfo,
+) -> Result<Vec<u32>, ApiError> {
+    let (fewest, limit) = (model.fewest_tokens(text), longest_sequence(info));
+    if fewest > limit as usize {
+        return Err(ApiError::context_length(
+            name,
+            format!("{name} has at least {fewest} tokens, the context is {limit} tokens"),
+        ));
+    }
+    let slice = nano_trace::slice(Event::Tokenize, [text.len() as u64]);
+    let token_ids = model.encode(text, add_special)?;
+    slice.end([token_ids.len() as u64]);
+    Ok(token_ids)
 }
 
 /// Tokens that prompt and answer may have together: the model's context, or all

@@ -12,6 +12,9 @@ use nano_trace::Event;
 use serde::Serialize;
 use std::convert::Infallible;
 
+/// Who has written so much lets others have their turn on the event loop.
+const TURN_BYTES: usize = 64 << 10;
+
 /// Events that go out in one write.
 #[derive(Debug, Default)]
 pub struct Events {
@@ -104,6 +107,9 @@ impl<W: AnswerWriter> State<W> {
                 Ok(deltas) => {
                     for delta in deltas {
                         self.writer.delta(delta, &mut self.events);
+                        if self.events.bytes.len() >= TURN_BYTES {
+                            tokio::task::yield_now().await;
+                        }
                     }
                     if self.texts.is_over() {
                         self.writer.close(&mut self.events);

@@ -60,6 +60,16 @@ pub struct TextDelta {
     pub timings: Timings,
 }
 
+impl TextDelta {
+    /// Bytes that it makes in an answer, about.
+    pub fn answer_bytes(&self) -> usize {
+        const ENTRY_BYTES: usize = 32;
+        let prompt = self.prompt_logprobs.iter().flatten();
+        let entries = self.logprobs.iter().chain(prompt).map(|t| 1 + t.top.len());
+        self.text.len() + ENTRY_BYTES * (self.token_ids.len() + entries.sum::<usize>())
+    }
+}
+
 /// Text of one sequence.
 struct SequenceText {
     /// Taken when the text ends.

@@ -2,7 +2,6 @@
 
 use crate::api_error::ApiError;
 use crate::app::{App, Submission};
-use crate::body;
 use crate::engine_client::Ending;
 use crate::fields::Fields;
 use crate::generation_options::GenerationOptions;
@@ -71,7 +70,7 @@ pub async fn generate<R: GenerationRequest>(
     let id = format!("{}{}", R::ID_PREFIX, head.id);
     let mut trace = app.begin_trace(&head, &id);
     let parsed = async {
-        let body = body::read(request.into_body(), app.config.max_body_bytes).await?;
+        let body = app.bodies.read(request.into_body()).await?;
         app.preprocess(body.len(), move || R::from_body(&body, &served))
             .await
     };
@@ -101,9 +100,12 @@ pub async fn generate<R: GenerationRequest>(
         return Ok(sse::response(texts, first, writer));
     }
     let deltas = collect(texts, first).await?;
-    let bytes = writer
-        .whole(deltas)
-        .map_err(|error| ApiError::internal(error.to_string()))?;
+    let size = deltas.iter().map(TextDelta::answer_bytes).sum();
+    let write = move || {
+        let written = writer.whole(deltas);
+        written.map_err(|error| ApiError::internal(error.to_string()))
+    };
+    let bytes = app.preprocess(size, write).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 

@@ -80,12 +80,18 @@ async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) ->
         .headers()
         .get(header::AUTHORIZATION)
         .map(HeaderValue::as_bytes)
-        .and_then(|value| value.strip_prefix(b"Bearer "));
+        .and_then(bearer);
     if given.is_some_and(|given| equal(given, key.as_bytes())) {
         next.run(request).await
     } else {
         ApiError::unauthorized().into_response()
     }
+}
+
+/// The key after the scheme, whose case is no matter (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
 }
 
 /// Compares in a time that does not tell how much is right.

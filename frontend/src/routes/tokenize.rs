@@ -3,12 +3,11 @@
 use super::conversation::Conversation;
 use crate::api_error::ApiError;
 use crate::app::App;
-use crate::body;
 use crate::fields::Fields;
+use crate::prompt::encode;
 use crate::served_model::ServedModel;
 use axum::Json;
 use axum::extract::{Request, State};
-use nano_trace::Event;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -30,22 +29,24 @@ type BodyWork = fn(&Fields<'_>, &ServedModel) -> Result<Value, ApiError>;
 
 async fn on_body(app: Arc<App>, request: Request, work: BodyWork) -> Result<Json<Value>, ApiError> {
     let served = app.ready()?;
-    let body = body::read(request.into_body(), app.config.max_body_bytes).await?;
+    let body = app.bodies.read(request.into_body()).await?;
     app.preprocess(body.len(), move || work(&Fields::parse(&body)?, &served))
         .await
         .map(Json)
 }
 
-/// A prompt, or a conversation. Any length is fine: counting tokens is the point.
+/// A prompt, or a conversation. It may be longer than the context, as counting
+/// tokens is the point, but not so long that no tokenization of it fits.
 pub(super) fn tokenize_body(fields: &Fields<'_>, served: &ServedModel) -> Result<Value, ApiError> {
     served.names.check_field(fields)?;
     let (model, info) = (&served.text, &served.info);
-    let (text, add_special_by_default) = match fields.get::<String>("prompt")? {
-        Some(prompt) => (prompt, true),
+    let (name, text, add_special_by_default) = match fields.get::<String>("prompt")? {
+        Some(prompt) => ("prompt", prompt, true),
         None if fields.raw("messages").is_some() => {
             fields.unsupported("chat_template", &[])?;
             fields.unsupported("tools", &["[]"])?;
-            (Conversation::from_fields(fields)?.render(model)?, false)
+            let text = Conversation::from_fields(fields)?.render(model)?;
+            ("messages", text, false)
         }
         None => {
             return Err(ApiError::invalid(
@@ -57,9 +58,7 @@ pub(super) fn tokenize_body(fields: &Fields<'_>, served: &ServedModel) -> Result
     let add_special = fields
         .get("add_special_tokens")?
         .unwrap_or(add_special_by_default);
-    let slice = nano_trace::slice(Event::Tokenize, [text.len() as u64]);
-    let token_ids = model.encode(&text, add_special)?;
-    slice.end([token_ids.len() as u64]);
+    let token_ids = encode(name, &text, add_special, model, info)?;
     let texts: Option<Vec<String>> = fields
         .flag("return_token_strs")?
         .then(|| token_ids.iter().map(|id| model.token_text(*id).0).collect());

@@ -37,6 +37,22 @@ const FIELDS: &[Case] = &[
     (r#""top_p": 1.01"#, "top_p", "from 0 to 1, it is 1.01"),
     (r#""top_k": -2"#, "top_k", "from -1 to"),
     (r#""top_k": 1.5"#, "top_k", "1.5"),
+    (
+        r#""max_tokens": 2.0"#,
+        "max_tokens",
+        "an integer, it is 2.0",
+    ),
+    (r#""n": 1e0"#, "n", "an integer, it is 1.0"),
+    (
+        r#""stream_options": 5"#,
+        "stream_options",
+        "expected an object",
+    ),
+    (
+        r#""response_format": "x""#,
+        "response_format",
+        "expected an object",
+    ),
     (r#""min_p": 1.1"#, "min_p", "from 0 to 1"),
     (
         r#""presence_penalty": 2.5"#,

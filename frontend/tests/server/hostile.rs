@@ -111,6 +111,64 @@ fn bodies_that_are_no_json_object_are_400_on_every_path() {
     assert_eq!(get(server.addr, "/health").status, 200);
 }
 
+#[test]
+fn a_text_far_longer_than_the_context_is_refused_before_it_is_tokenized() {
+    let (server, core) = Server::start(config());
+    let text = "a b".repeat(300_000);
+    let chat = json!({"messages": [{"role": "user", "content": text}]});
+    for (path, body) in [
+        ("/tokenize", json!({"prompt": text})),
+        ("/tokenize", chat.clone()),
+        (COMPLETIONS, json!({"prompt": text})),
+        (CHAT, chat),
+    ] {
+        let error = post(server.addr, path, &body);
+        let message = text_of_error(error, 400);
+        assert!(message.contains("at least"), "{path}: {message}");
+    }
+    // Somewhat longer is counted.
+    let body = json!({"prompt": "a b".repeat(1000)});
+    let count = post(server.addr, "/tokenize", &body).json()["count"].clone();
+    assert!(count.as_u64() > Some(512), "{count}");
+    assert!(core.is_quiet());
+}
+
+#[test]
+fn no_error_quotes_more_than_a_little_of_what_the_client_sent() {
+    let (server, core) = Server::start(config());
+    let long = "B".repeat(500_000);
+    let mut bodies = vec![format!("\"{long}\"")];
+    for name in [
+        "prompt",
+        "model",
+        "n",
+        "max_tokens",
+        "temperature",
+        "stream",
+        "stop_token_ids",
+        "logit_bias",
+        "stream_options",
+        "response_format",
+        "messages",
+        "chat_template_kwargs",
+    ] {
+        bodies.push(format!(r#"{{"{name}": "{long}"}}"#));
+        bodies.push(format!(r#"{{"{name}": {{"{long}": "{long}"}}}}"#));
+        bodies.push(format!(
+            r#"{{"prompt": 5, "messages": 5, "{name}": ["{long}"]}}"#
+        ));
+    }
+    for body in bodies {
+        for path in PATHS {
+            let response = request(server.addr, "POST", path, &[], body.as_bytes());
+            assert!(response.status == 400 || response.status == 404, "{path}");
+            let text = response.text();
+            assert!(text.len() < 5000, "{path}: {}", text.len());
+        }
+    }
+    assert!(core.is_quiet());
+}
+
 /// Answers a request that arrived.
 fn finish(core: &CoreDouble, add: &EngineCoreRequest) {
     core.tokens(add.id, &[40], Some(FinishReason::Length));

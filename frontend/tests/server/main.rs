@@ -9,5 +9,6 @@ mod hostile;
 mod lifecycle;
 mod load;
 mod metrics;
+mod prompt_logprobs;
 mod splits;
 mod support;

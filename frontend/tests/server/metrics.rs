@@ -124,7 +124,9 @@ fn the_key_guards_v1_alone() {
     ] {
         assert_eq!(status("/v1/models", Some(wrong)), 401, "{wrong}");
     }
-    assert_eq!(status("/v1/models", Some("Bearer secret")), 200);
+    for right in ["Bearer secret", "bearer secret", "BEARER secret"] {
+        assert_eq!(status("/v1/models", Some(right)), 200, "{right}");
+    }
     assert_eq!(status("/health", None), 200);
     assert_eq!(status("/metrics", None), 200);
 }

@@ -6,13 +6,12 @@ use super::types::{
 };
 use crate::app::unix_seconds;
 use crate::engine_client::Timings;
-use crate::logprobs::LogprobWriter;
+use crate::logprobs::{LogprobWriter, PromptLogprobs};
 use crate::sse::{AnswerWriter, Events};
 use crate::text::TextModel;
 use crate::text_delta::TextDelta;
 use crate::usage::UsageCounter;
 use serde::Serialize;
-use serde_json::Value;
 use std::slice;
 use std::sync::Arc;
 
@@ -67,7 +66,7 @@ impl ChatWriter {
         })
     }
 
-    fn prompt_logprobs(&self, delta: &TextDelta) -> Option<Value> {
+    fn prompt_logprobs(&self, delta: &TextDelta) -> Option<PromptLogprobs> {
         let top = self.request.options.sampling.prompt_logprobs?;
         let tokens = delta.prompt_logprobs.as_deref()?;
         Some(self.logprob_writer(top).prompt(tokens))

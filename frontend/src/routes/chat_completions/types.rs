@@ -1,6 +1,7 @@
 //! `/v1/chat/completions` as types.
 
 use crate::generation_options::GenerationOptions;
+use crate::logprobs::PromptLogprobs;
 use crate::prompt::Prompt;
 use crate::text_delta::{StopReason, TextEnd};
 use crate::usage::{TimingsMs, Usage};
@@ -40,7 +41,7 @@ pub struct ChatCompletion<'a, C> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_logprobs: Option<Value>,
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// One whole answer.

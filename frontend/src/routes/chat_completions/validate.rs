@@ -5,6 +5,7 @@ use super::types::ChatCompletionRequest;
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
+use crate::logprobs::check_prompt_entries;
 use crate::prompt::Prompt;
 use crate::routes::conversation::Conversation;
 use crate::routes::generate::GenerationRequest;
@@ -60,6 +61,9 @@ impl GenerationRequest for ChatCompletionRequest {
         drop(parsing);
         let text = conversation.render(model)?;
         let prompt = Prompt::from_text("messages", text, add_special, model, info)?;
+        // All answers have them together.
+        let entries = options.sampling.prompt_logprobs.map_or(0, |top| top + 1);
+        check_prompt_entries(slice::from_ref(&prompt), 1, entries)?;
         Ok(ChatCompletionRequest {
             max_tokens: options.max_tokens_for(&prompt, None, info)?,
             prompt,

@@ -1,14 +1,14 @@
 //! From text as it comes to the answer's JSON.
 
-use super::types::{Completion, CompletionChoice, CompletionLogprobs, CompletionRequest};
+use super::prompt_part::{LogprobList, PromptPart};
+use super::types::{Completion, CompletionChoice, CompletionRequest};
 use crate::app::unix_seconds;
 use crate::engine_client::Timings;
-use crate::logprobs::{LogprobWriter, finite};
+use crate::logprobs::LogprobWriter;
 use crate::sse::{AnswerWriter, Events};
 use crate::text::TextModel;
 use crate::text_delta::TextDelta;
 use crate::usage::UsageCounter;
-use nano_ipc::model_runner_output::TokenLogprobs;
 use std::sync::Arc;
 
 /// Turns the texts of one request into its answer, in one piece or in chunks.
@@ -22,6 +22,8 @@ pub struct CompletionWriter {
     /// Of each sequence: characters of the tokens that were named so far;
     /// `None` before its first part.
     offsets: Vec<Option<usize>>,
+    /// Of each prompt, once one of its sequences told.
+    parts: Vec<Option<PromptPart>>,
     timings: Timings,
 }
 
@@ -35,6 +37,7 @@ impl CompletionWriter {
         let sequences = request.prompts.len() * request.options.n as usize;
         CompletionWriter {
             usage: UsageCounter::new(&request.prompts, request.options.n),
+            parts: request.prompts.iter().map(|_| None).collect(),
             request,
             model,
             id,
@@ -42,6 +45,19 @@ impl CompletionWriter {
             created: unix_seconds(),
             offsets: vec![None; sequences],
             timings: Timings::default(),
+        }
+    }
+
+    /// Makes the part of this sequence's prompt, unless it is there.
+    fn note_prompt(&mut self, delta: &mut TextDelta) {
+        let tokens = delta.prompt_logprobs.take();
+        let at = delta.index / self.request.options.n as usize;
+        if let Some(prompt) = self.request.prompts.get(at)
+            && let Some(part) = self.parts.get_mut(at)
+            && part.is_none()
+        {
+            let part_of = |tokens| PromptPart::new(prompt, tokens, &self.request, &self.model);
+            *part = Some(part_of(tokens.as_deref()));
         }
     }
 
@@ -54,44 +70,35 @@ impl CompletionWriter {
         }
         self.usage.add(&delta);
         self.timings = delta.timings;
+        self.note_prompt(&mut delta);
         let options = &self.request.options;
-        let prompt = self.request.prompts.get(delta.index / options.n as usize);
+        let at = delta.index / options.n as usize;
         let offset = self.offsets.get_mut(delta.index);
-        let first = offset.as_deref().is_some_and(Option::is_none);
-        let prompt = prompt.filter(|_| first);
+        let before = offset.as_deref().copied().flatten();
+        let prompt = self.request.prompts.get(at).filter(|_| before.is_none());
+        let part = self.parts.get(at).and_then(Option::as_ref);
+        let part = part.filter(|_| before.is_none());
         let mut choice = CompletionChoice {
             index: delta.index,
+            text: part.map_or_else(String::new, |part| part.text.clone()),
+            prompt_logprobs: part.and_then(|part| part.prompt_logprobs.clone()),
             ..CompletionChoice::default()
         };
-        if let Some(prompt) = prompt.filter(|_| self.request.echo) {
-            choice.text = prompt.text(&self.model);
-        }
         choice.text.push_str(&delta.text);
-        let writer = |top: u32| LogprobWriter {
-            model: &self.model,
-            tokens_as_ids: options.tokens_as_ids,
-            top: top as usize,
-        };
-        if let (Some(top), Some(offset)) = (options.sampling.logprobs, offset) {
-            let mut list = LogprobList {
-                writer: writer(top),
-                lists: CompletionLogprobs::default(),
-                offset: offset.unwrap_or(0),
+        let mut list = part.map_or_else(LogprobList::default, |part| part.logprobs.clone());
+        list.offset = before.unwrap_or(list.offset);
+        if let Some(top) = options.sampling.logprobs {
+            let writer = LogprobWriter {
+                model: &self.model,
+                tokens_as_ids: options.tokens_as_ids,
+                top: top as usize,
             };
-            if let Some(prompt) = prompt.filter(|_| self.request.echo) {
-                let prompt_logprobs = delta.prompt_logprobs.as_deref().unwrap_or(&[]);
-                list.prompt(prompt.token_ids(), prompt_logprobs);
-            }
-            delta.logprobs.iter().for_each(|token| list.push(token));
-            *offset = Some(list.offset);
+            let tokens = delta.logprobs.iter();
+            tokens.for_each(|token| list.push(&writer, token));
             choice.logprobs = Some(list.lists);
-        } else if let Some(offset) = self.offsets.get_mut(delta.index) {
-            *offset = Some(0);
         }
-        if let Some(top) = self.request.prompt_logprobs
-            && let Some(tokens) = &delta.prompt_logprobs
-        {
-            choice.prompt_logprobs = Some(writer(top).prompt(tokens));
+        if let Some(offset) = offset {
+            *offset = Some(list.offset);
         }
         if options.return_token_ids {
             choice.prompt_token_ids = prompt.map(|prompt| prompt.token_ids().to_vec());
@@ -125,13 +132,19 @@ impl CompletionWriter {
 }
 
 impl AnswerWriter for CompletionWriter {
-    fn whole(mut self, deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>> {
+    fn whole(mut self, mut deltas: Vec<TextDelta>) -> serde_json::Result<Vec<u8>> {
         let mut choices: Vec<CompletionChoice> = (0..self.offsets.len())
             .map(|index| CompletionChoice {
                 index,
                 ..CompletionChoice::default()
             })
             .collect();
+        // One of a prompt's sequences tells for all, and may not come first.
+        for delta in &mut deltas {
+            if delta.prompt_logprobs.is_some() {
+                self.note_prompt(delta);
+            }
+        }
         for delta in deltas {
             let part = self.choice(delta);
             if let Some(choice) = choices.get_mut(part.index) {
@@ -196,36 +209,5 @@ impl CompletionChoice {
         self.prompt_logprobs = self.prompt_logprobs.take().or(later.prompt_logprobs);
         self.finish_reason = self.finish_reason.or(later.finish_reason);
         self.stop_reason = self.stop_reason.take().or(later.stop_reason);
-    }
-}
-
-/// The parallel lists of a completion's logprobs, as they grow.
-struct LogprobList<'a> {
-    writer: LogprobWriter<'a>,
-    lists: CompletionLogprobs,
-    offset: usize,
-}
-
-impl LogprobList<'_> {
-    fn push(&mut self, token: &TokenLogprobs) {
-        let top = self.writer.completion_top(token);
-        self.add(token.token_id, Some(finite(token.logprob)), Some(top));
-    }
-
-    /// The first token of a prompt follows nothing and has no probability.
-    fn prompt(&mut self, token_ids: &[u32], logprobs: &[TokenLogprobs]) {
-        if let Some(first) = token_ids.first() {
-            self.add(*first, None, None);
-        }
-        logprobs.iter().for_each(|token| self.push(token));
-    }
-
-    fn add(&mut self, id: u32, logprob: Option<f32>, top: Option<serde_json::Value>) {
-        let (name, _) = self.writer.token(id);
-        self.lists.text_offset.push(self.offset);
-        self.offset += name.chars().count();
-        self.lists.tokens.push(name);
-        self.lists.token_logprobs.push(logprob);
-        self.lists.top_logprobs.push(top);
     }
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`.
 
 mod convert;
+mod prompt_part;
 mod types;
 mod validate;
 

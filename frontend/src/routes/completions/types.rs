@@ -1,11 +1,11 @@
 //! `/v1/completions` as types.
 
 use crate::generation_options::GenerationOptions;
+use crate::logprobs::{Json, PromptLogprobs};
 use crate::prompt::Prompt;
 use crate::text_delta::{StopReason, TextEnd};
 use crate::usage::{TimingsMs, Usage};
 use serde::Serialize;
-use serde_json::Value;
 
 /// A request that can be handed to the engine.
 ///
@@ -56,14 +56,14 @@ pub struct CompletionChoice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_logprobs: Option<Value>,
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// Parallel lists, one entry a token.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct CompletionLogprobs {
     pub text_offset: Vec<usize>,
     pub token_logprobs: Vec<Option<f32>>,
     pub tokens: Vec<String>,
-    pub top_logprobs: Vec<Option<Value>>,
+    pub top_logprobs: Vec<Option<Json>>,
 }

@@ -5,6 +5,7 @@ use super::types::CompletionRequest;
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
+use crate::logprobs::check_prompt_entries;
 use crate::prompt::Prompt;
 use crate::routes::generate::GenerationRequest;
 use crate::served_model::ServedModel;
@@ -54,6 +55,10 @@ impl GenerationRequest for CompletionRequest {
         let add_special = fields.get("add_special_tokens")?.unwrap_or(true);
         drop(parsing);
         let prompts = Prompt::from_fields(fields, add_special, model, info)?;
+        // Each answer has its own.
+        let echoed = logprobs.filter(|_| echo);
+        let entries = [echoed, prompt_logprobs].into_iter().flatten();
+        check_prompt_entries(&prompts, options.n, entries.map(|top| top + 1).sum())?;
         let max_tokens = prompts
             .iter()
             .map(|prompt| options.max_tokens_for(prompt, Some(DEFAULT_MAX_TOKENS), info))
