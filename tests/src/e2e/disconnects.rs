@@ -189,8 +189,6 @@ fn check(options: ServerOptions, disconnects: usize) {
     let aborted = ended("abort");
     let of = |part: usize| (disconnects / part) as f64;
     assert!(aborted >= of(2), "{aborted} of {disconnects} were aborted");
-    let preemptions = metrics.sum("vllm:num_preemptions_total", "");
-    assert!(preemptions > 0.0, "nobody lost blocks");
     // The log tells each request's tokens. It may be a little behind.
     wait_for(
         "aborts before and after a first token",
