@@ -18,7 +18,7 @@ const GOING: usize = 8;
 /// Clients that stay, at once.
 const STAYING: usize = 3;
 /// So few sequences run that others wait, and so few blocks there are that
-/// some are preempted.
+/// some may be preempted.
 const ARGS: [&str; 6] = [
     "--max-num-seqs",
     "6",
