@@ -1,8 +1,7 @@
 //! What README.md says to type, typed.
 
 use crate::client::{Stream, StreamEvent};
-use crate::programs::{WorkerProgram, default_model, install};
-
+use crate::programs::{built_programs, default_model};
 use crate::server::ServerOptions;
 use serde_json::Value;
 use std::process::Command;
@@ -40,11 +39,17 @@ fn its_first_request_is_answered_by_the_default_model() {
 
 #[test]
 fn the_flags_and_variables_that_it_names_exist() {
-    let installed = install(WorkerProgram::Mock);
-    let help = Command::new(installed.path().join("nano-serve"))
-        .arg("--help")
-        .output();
-    let help = String::from_utf8(help.expect("it runs").stdout).expect("UTF-8");
+    let help: String = [
+        &["nano-serve", "--help"][..],
+        &["nano-trace", "merge", "--help"],
+        &["nano-trace", "check", "--help"],
+    ]
+    .map(|words| {
+        let program = built_programs().join(words[0]);
+        let output = Command::new(program).args(&words[1..]).output();
+        String::from_utf8(output.expect("it runs").stdout).expect("UTF-8")
+    })
+    .concat();
     let named: Vec<&str> = README
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
         .filter(|word| {

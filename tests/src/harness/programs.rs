@@ -53,7 +53,7 @@ pub fn install(worker: WorkerProgram) -> TempDir {
 }
 
 /// `target/<profile>`: there or in its `deps` lies the program that runs now.
-fn built_programs() -> PathBuf {
+pub fn built_programs() -> PathBuf {
     let program = env::current_exe().expect("/proc");
     let dir = program.parent().expect("it lies in a directory");
     let above = dir.ends_with("deps").then(|| dir.parent()).flatten();
