@@ -2,7 +2,7 @@
 
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::engine_info::{EngineInfo, ModelRunnerInfo};
-use nano_tests::doubles::mock_worker::greedy;
+use nano_ipc::sampling_params::SamplingParams;
 
 /// Size of the vocabulary of [`engine_info`].
 pub const VOCAB_SIZE: u32 = 1000;
@@ -16,7 +16,7 @@ pub fn request(id: u64, prompt_token_ids: &[u32], max_tokens: u32) -> EngineCore
         prompt_token_ids: prompt_token_ids.to_vec(),
         max_tokens,
         priority: 0,
-        sampling: greedy(),
+        sampling: SamplingParams::greedy(),
     }
 }
 

@@ -38,3 +38,25 @@ pub struct SamplingParams {
     /// and the client's own. They count as generated.
     pub stop_token_ids: Vec<u32>,
 }
+
+impl SamplingParams {
+    /// The most probable token each time, and nothing else: every other wish
+    /// has the value that changes nothing.
+    pub fn greedy() -> SamplingParams {
+        SamplingParams {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: None,
+            min_tokens: 0,
+            stop_token_ids: Vec::new(),
+        }
+    }
+}

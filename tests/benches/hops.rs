@@ -13,7 +13,7 @@
 //! - one stream again, with every process recording: the traces of this run,
 //!   which lie where the last line says, show where the time goes.
 
-use nano_tests::harness::client::get;
+use nano_tests::harness::metrics::Metrics;
 use nano_tests::harness::server::{Server, ServerOptions};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -245,12 +245,10 @@ fn cpu_time(pid: i32) -> Duration {
 
 /// The engine's steps so far.
 fn steps(server: &Server) -> u32 {
-    let (_, metrics) = get(&format!("{}/metrics", server.base_url())).expect("metrics");
-    let line = metrics
-        .lines()
-        .find(|line| line.starts_with("nano:engine_steps_total"));
-    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    value.expect("a counter of steps")
+    let [steps] = Metrics::read(server).values("nano:engine_steps_total", "")[..] else {
+        panic!("one counter of steps");
+    };
+    steps as u32
 }
 
 fn us(time: Duration) -> f64 {

@@ -2,6 +2,7 @@
 //! runs and benchmarks alike.
 
 pub mod client;
+pub mod metrics;
 pub mod procfs;
 pub mod programs;
 pub mod server;

@@ -136,7 +136,7 @@ impl Side for Ours {
             num_prompt_tokens: prompt.len() as u32,
             num_computed_tokens: 0,
             block_ids: (0..blocks).map(BlockId).collect(),
-            sampling: greedy(),
+            sampling: SamplingParams::greedy(),
         };
         let plan = SchedulerOutput {
             finished: finished.into_iter().collect(),
@@ -149,24 +149,6 @@ impl Side for Ours {
     fn decode(&mut self, _token_id: u32, _position: usize) -> u32 {
         // The runner knows the token: it sampled it.
         self.run(SchedulerOutput::default(), 1)
-    }
-}
-
-fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logit_bias: vec![],
-        logprobs: None,
-        prompt_logprobs: None,
-        min_tokens: 0,
-        stop_token_ids: vec![],
     }
 }
 

@@ -5,10 +5,11 @@ use crate::test_support::{VOCAB_SIZE, request};
 use nano_ipc::connection::{Connection, ConnectionError};
 use nano_ipc::lifecycle::Shutdown;
 use nano_ipc::role::Role;
+use nano_ipc::sampling_params::SamplingParams;
 use nano_ipc::scheduler_output::SchedulerOutput;
 use nano_ipc::to_core::{Hello, PROTOCOL_VERSION};
 use nano_tests::doubles::mock_model::expected_token_ids;
-use nano_tests::doubles::mock_worker::{MockWorker, greedy};
+use nano_tests::doubles::mock_worker::MockWorker;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::Shutdown as Direction;
@@ -114,6 +115,19 @@ fn serve_frontends(
     (core, frontends, worker)
 }
 
+/// A core with a frontend, and with a worker that the test plays from its
+/// allocation on.
+fn serve_by_hand() -> (Core, Connection, Connection) {
+    let (mut worker, of_worker) = connection();
+    let (mut frontend, of_frontend) = connection();
+    send(&mut worker, worker_hello(0));
+    send(&mut worker, ToCore::Loaded(mock_worker(64).loaded()));
+    send(&mut frontend, hello(Role::Frontend));
+    let core = Core::start(Endpoint::Connected(vec![of_worker, of_frontend]), 1);
+    assert!(matches!(receive(&mut frontend), ToFrontend::Ready(_)));
+    (core, frontend, worker)
+}
+
 #[track_caller]
 fn send(connection: &mut Connection, message: ToCore) {
     connection.send(&message).expect("the core is there");
@@ -150,7 +164,7 @@ fn read_to_the_end(
 
 /// What a prompt yields alone.
 fn alone(prompt: &[u32], max_tokens: u32) -> (Vec<u32>, FinishReason) {
-    let token_ids = expected_token_ids(prompt, &greedy(), max_tokens, VOCAB_SIZE);
+    let token_ids = expected_token_ids(prompt, &SamplingParams::greedy(), max_tokens, VOCAB_SIZE);
     (token_ids, FinishReason::Length)
 }
 
@@ -378,13 +392,7 @@ fn what_is_refused_is_answered_and_a_duplicate_id_leaves_the_first_alone() {
 /// The worker is the test, and never ends a step: so all but a few wait.
 #[test]
 fn who_finds_the_queue_full_is_refused_and_may_try_again() {
-    let (mut worker, of_worker) = connection();
-    let (mut frontend, of_frontend) = connection();
-    send(&mut worker, worker_hello(0));
-    send(&mut worker, ToCore::Loaded(mock_worker(64).loaded()));
-    send(&mut frontend, hello(Role::Frontend));
-    let core = Core::start(Endpoint::Connected(vec![of_worker, of_frontend]), 1);
-    assert!(matches!(receive(&mut frontend), ToFrontend::Ready(_)));
+    let (core, mut frontend, worker) = serve_by_hand();
     // Four run at most, sixteen wait.
     for id in 1..=21 {
         send(&mut frontend, ToCore::Add(request(id, &[1; 4], 100)));
@@ -404,15 +412,9 @@ fn who_finds_the_queue_full_is_refused_and_may_try_again() {
 /// The test is the worker: loads, gets a plan, and does something fatal.
 #[track_caller]
 fn check_fatal_worker(fatal: impl FnOnce(Connection, SchedulerOutput), words: &str) {
-    let (mut worker, of_worker) = connection();
-    let (mut frontend, of_frontend) = connection();
-    send(&mut worker, worker_hello(0));
-    send(&mut worker, ToCore::Loaded(mock_worker(64).loaded()));
-    send(&mut frontend, hello(Role::Frontend));
-    let core = Core::start(Endpoint::Connected(vec![of_worker, of_frontend]), 1);
+    let (core, mut frontend, mut worker) = serve_by_hand();
     let allocate = worker.receive::<ToWorker>().expect("the core is there");
     assert_eq!(allocate, ToWorker::AllocateKvCache { num_kv_blocks: 64 });
-    assert!(matches!(receive(&mut frontend), ToFrontend::Ready(_)));
     send(&mut frontend, ToCore::Add(request(1, &[1; 4], 100)));
     let plan = worker.receive::<ToWorker>().expect("the core is there");
     let ToWorker::Step(plan) = plan else {
@@ -456,13 +458,7 @@ fn an_order_to_end_is_followed_while_loading_idle_and_in_mid_step() {
     check_fatal(&mut frontends[0], "the test is over");
     worker.join().expect("no panic").expect("a clean end");
 
-    let (mut worker, of_worker) = connection();
-    let (mut frontend, of_frontend) = connection();
-    send(&mut worker, worker_hello(0));
-    send(&mut worker, ToCore::Loaded(mock_worker(64).loaded()));
-    send(&mut frontend, hello(Role::Frontend));
-    let core = Core::start(Endpoint::Connected(vec![of_worker, of_frontend]), 1);
-    assert!(matches!(receive(&mut frontend), ToFrontend::Ready(_)));
+    let (core, mut frontend, mut worker) = serve_by_hand();
     send(&mut frontend, ToCore::Add(request(1, &[1; 4], 100)));
     let _allocate = worker.receive::<ToWorker>().expect("the core is there");
     let _plan = worker.receive::<ToWorker>().expect("the core is there");

@@ -6,8 +6,8 @@ use super::*;
 use crate::test_support::{VOCAB_SIZE, engine_info, request};
 use nano_ipc::engine_core_output::FinishReason;
 use nano_ipc::model_runner_output::{ModelRunnerOutput, SampledToken};
+use nano_ipc::sampling_params::SamplingParams;
 use nano_tests::doubles::mock_model::{MockModel, expected_token_ids};
-use nano_tests::doubles::mock_worker::greedy;
 
 const CLIENT: ClientId = ClientId(1);
 
@@ -266,7 +266,12 @@ fn run_alone(request: EngineCoreRequest) -> (Vec<u32>, Option<FinishReason>, Vec
 fn a_stop_token_ends_a_sequence_and_belongs_to_it() {
     let mut request = arrival(1, 5, 6, 0);
     request.sampling.logprobs = Some(0);
-    let all = expected_token_ids(&request.prompt_token_ids, &greedy(), 6, VOCAB_SIZE);
+    let all = expected_token_ids(
+        &request.prompt_token_ids,
+        &SamplingParams::greedy(),
+        6,
+        VOCAB_SIZE,
+    );
     request.sampling.stop_token_ids = vec![all[2]];
     let expected = (all[..3].to_vec(), Some(FinishReason::Stop), vec![]);
     assert_eq!(run_alone(request.clone()), expected);

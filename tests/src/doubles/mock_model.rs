@@ -319,7 +319,6 @@ impl MockSequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doubles::mock_worker::greedy;
     use nano_ipc::scheduler_output::StepId;
 
     fn plan(step_id: u64, num_tokens: u32, new: Option<NewSequence>) -> SchedulerOutput {
@@ -343,7 +342,7 @@ mod tests {
             num_prompt_tokens: 5,
             num_computed_tokens: 0,
             block_ids: block_ids.iter().map(|id| BlockId(*id)).collect(),
-            sampling: greedy(),
+            sampling: SamplingParams::greedy(),
         }
     }
 
@@ -357,7 +356,7 @@ mod tests {
             let output = output.expect("a legal plan");
             token_ids.extend(output.sampled.iter().map(|sampled| sampled.token_id));
         }
-        let expected = expected_token_ids(&[5, 6, 7, 8, 9], &greedy(), 3, 100);
+        let expected = expected_token_ids(&[5, 6, 7, 8, 9], &SamplingParams::greedy(), 3, 100);
         assert_eq!(token_ids, expected);
     }
 
@@ -368,7 +367,8 @@ mod tests {
         model.slots[2] = Some(1234);
         let second = model.step(&plan(2, 1, None)).expect("a legal plan");
         let first = first.expect("a legal plan");
-        let expected = expected_token_ids(&[5, 6, 7, 8, 9], &greedy(), 2, 1_000_000);
+        let expected =
+            expected_token_ids(&[5, 6, 7, 8, 9], &SamplingParams::greedy(), 2, 1_000_000);
         assert_eq!(first.sampled[0].token_id, expected[0]);
         assert_ne!(second.sampled[0].token_id, expected[1]);
 

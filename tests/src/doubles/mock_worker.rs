@@ -7,7 +7,6 @@ use nano_ipc::connection::{Connection, ConnectionError};
 use nano_ipc::engine_info::ModelRunnerInfo;
 use nano_ipc::model_runner_output::ModelRunnerOutput;
 use nano_ipc::role::Role;
-use nano_ipc::sampling_params::SamplingParams;
 use nano_ipc::scheduler_output::SchedulerOutput;
 use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore, WorkerLoaded};
 use nano_ipc::to_worker::ToWorker;
@@ -212,23 +211,4 @@ fn number_from_env(name: &str) -> Result<Option<u32>, String> {
     number
         .map(Some)
         .map_err(|_| format!("{name}={text} is no number"))
-}
-
-/// Sampling parameters of a request that asks for nothing special.
-pub fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logit_bias: vec![],
-        logprobs: None,
-        prompt_logprobs: None,
-        min_tokens: 0,
-        stop_token_ids: vec![],
-    }
 }

@@ -4,7 +4,6 @@ mod death;
 mod disconnects;
 mod ending;
 mod limits;
-mod metrics;
 mod models;
 mod moments;
 mod openai;
@@ -21,4 +20,4 @@ mod structure;
 mod trace_soak;
 mod traces;
 
-use nano_tests::harness::{client, procfs, programs, server};
+use nano_tests::harness::{client, metrics, procfs, programs, server};

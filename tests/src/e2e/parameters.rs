@@ -6,6 +6,7 @@
 //! description names must be in the table.
 
 use crate::client::{Stream, StreamEvent, get, post, post_for_text};
+use crate::metrics::Metrics;
 use crate::programs::golden;
 use crate::server::{Server, ServerOptions, wait_for};
 use serde_json::{Value, json};
@@ -518,12 +519,10 @@ fn a_prompt_that_was_here_before_is_counted_as_cached() {
 }
 
 fn waiting(server: &Server) -> f64 {
-    let (_, metrics) = get(&format!("{}/metrics", server.base_url())).expect("answered");
-    let line = metrics
-        .lines()
-        .find(|line| line.starts_with("vllm:num_requests_waiting"));
-    let value = line.and_then(|line| line.rsplit(' ').next());
-    value.expect("a gauge").parse().expect("a number")
+    let [waiting] = Metrics::read(server).values("vllm:num_requests_waiting", "")[..] else {
+        panic!("one gauge");
+    };
+    waiting
 }
 
 #[test]

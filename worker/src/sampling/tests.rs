@@ -5,18 +5,8 @@ use proptest::prelude::*;
 fn params() -> SamplingParams {
     SamplingParams {
         temperature: 1.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
         seed: 1,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logit_bias: vec![],
-        logprobs: None,
-        prompt_logprobs: None,
-        min_tokens: 0,
-        stop_token_ids: vec![],
+        ..SamplingParams::greedy()
     }
 }
 

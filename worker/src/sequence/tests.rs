@@ -10,24 +10,6 @@ const LIMITS: PlanLimits = PlanLimits {
     max_num_seqs: 2,
 };
 
-fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logit_bias: vec![],
-        logprobs: None,
-        prompt_logprobs: None,
-        min_tokens: 0,
-        stop_token_ids: vec![],
-    }
-}
-
 fn new(id: u64, token_ids: &[u32], block_ids: &[u32]) -> NewSequence {
     NewSequence {
         id: SequenceId(id),
@@ -36,7 +18,7 @@ fn new(id: u64, token_ids: &[u32], block_ids: &[u32]) -> NewSequence {
         num_prompt_tokens: token_ids.len() as u32,
         num_computed_tokens: 0,
         block_ids: block_ids.iter().copied().map(BlockId).collect(),
-        sampling: greedy(),
+        sampling: SamplingParams::greedy(),
     }
 }
 

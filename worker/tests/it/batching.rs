@@ -63,7 +63,7 @@ fn requests() -> Vec<Request> {
                 top_k: [0, 0, 40][i % 3],
                 seed: i as u64,
                 frequency_penalty: [0.0, 0.5][i % 2],
-                ..crate::driver::greedy()
+                ..SamplingParams::greedy()
             },
             ..Request::greedy(&prompts[i % prompts.len()], 10 + i)
         })

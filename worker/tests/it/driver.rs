@@ -74,26 +74,8 @@ impl Request {
             delay: 0,
             logprobs: None,
             prompt_logprobs: None,
-            sampling: greedy(),
+            sampling: SamplingParams::greedy(),
         }
-    }
-}
-
-pub fn greedy() -> SamplingParams {
-    SamplingParams {
-        temperature: 0.0,
-        top_p: 1.0,
-        top_k: 0,
-        min_p: 0.0,
-        seed: 0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        repetition_penalty: 1.0,
-        logit_bias: vec![],
-        logprobs: None,
-        prompt_logprobs: None,
-        min_tokens: 0,
-        stop_token_ids: vec![],
     }
 }
 

@@ -1,6 +1,6 @@
 //! A sequence that fails alone.
 
-use crate::driver::{Driver, Limits, greedy};
+use crate::driver::{Driver, Limits};
 use crate::golden;
 use crate::ops::cpu;
 use nano_ipc::config::Dtype;
@@ -35,11 +35,11 @@ fn plans_made_before_the_core_knew_find_it_failed_and_the_others_well() {
     let mut driver = Driver::open(cpu(Dtype::Auto, 2), &path, Limits::default());
     let every_token_banned = SamplingParams {
         logit_bias: (0..768).map(|token| (token, f32::NEG_INFINITY)).collect(),
-        ..greedy()
+        ..SamplingParams::greedy()
     };
     let plans = [
         SchedulerOutput {
-            new: vec![new(1, every_token_banned), new(2, greedy())],
+            new: vec![new(1, every_token_banned), new(2, SamplingParams::greedy())],
             scheduled: vec![run(1, 3), run(2, 3)],
             ..Default::default()
         },

@@ -1,11 +1,12 @@
 //! The worker's loop, against a core that plays by the book or does not.
 
-use crate::driver::{self, Limits, greedy, worker_config};
+use crate::driver::{self, Limits, worker_config};
 use crate::golden::{self, Cases};
 use nano_ipc::config::{DeviceKind, Dtype, WorkerConfig};
 use nano_ipc::connection::{Connection, ConnectionError};
 use nano_ipc::lifecycle::{Lifecycle, Shutdown};
 use nano_ipc::role::Role;
+use nano_ipc::sampling_params::SamplingParams;
 use nano_ipc::scheduler_output::{
     BlockId, NewSequence, ScheduledSequence, SchedulerOutput, SequenceId, StepId,
 };
@@ -104,7 +105,7 @@ fn plan(step: u64, prompt: &[u32]) -> SchedulerOutput {
             num_prompt_tokens: prompt.len() as u32,
             num_computed_tokens: 0,
             block_ids: vec![BlockId(3)],
-            sampling: greedy(),
+            sampling: SamplingParams::greedy(),
         }],
         scheduled: vec![ScheduledSequence {
             id: SequenceId(1),

@@ -1,7 +1,7 @@
 //! What a server's `/metrics` says.
 
-use crate::client::get;
-use crate::server::{Server, wait_for};
+use crate::harness::client::get;
+use crate::harness::server::{Server, wait_for};
 use std::time::Duration;
 
 /// Gauges that are zero when nobody is in the server: what the scheduler and
