@@ -389,24 +389,35 @@ fn what_is_refused_is_answered_and_a_duplicate_id_leaves_the_first_alone() {
     worker.join().expect("no panic").expect("a clean end");
 }
 
-/// The worker is the test, and never ends a step: so all but a few wait.
 #[test]
 fn who_finds_the_queue_full_is_refused_and_may_try_again() {
-    let (core, mut frontend, worker) = serve_by_hand();
-    // Four run at most, sixteen wait.
-    for id in 1..=21 {
-        send(&mut frontend, ToCore::Add(request(id, &[1; 4], 100)));
-    }
-    let ended = read_to_the_end(&mut frontend, 1);
-    let Some((token_ids, FinishReason::Refused(reason))) = ended.values().next() else {
-        panic!("{ended:?}");
-    };
-    assert!(
-        token_ids.is_empty() && reason == "16 requests wait already",
-        "{reason}"
-    );
-    drop(worker);
-    core.end().expect_err("its worker is gone");
+    turn_by_turn(2, |engine, mut frontend| {
+        // Before the first step all wait: sixteen may.
+        for id in 1..=21 {
+            send(&mut frontend, ToCore::Add(request(id, &[1; 4], 3)));
+        }
+        while engine.outputs.len() < 5 {
+            engine.receive(WaitFor::Anybody).expect("messages");
+        }
+        engine.scheduler.check_integrity();
+        assert_eq!(engine.scheduler.stats().num_waiting, 16);
+        while engine.scheduler.has_work() {
+            engine.step().expect("a turn");
+        }
+        assert!(matches!(receive(&mut frontend), ToFrontend::Ready(_)));
+        for (id, ended) in read_to_the_end(&mut frontend, 21) {
+            let refusal = FinishReason::Refused("16 requests wait already".into());
+            let refused = (Vec::new(), refusal);
+            let expected = if id <= 16 { alone(&[1; 4], 3) } else { refused };
+            assert_eq!(ended, expected, "request {id}");
+        }
+        send(&mut frontend, ToCore::Add(request(21, &[1; 4], 3)));
+        engine.receive(WaitFor::Anybody).expect("messages");
+        while engine.scheduler.has_work() {
+            engine.step().expect("a turn");
+        }
+        assert_eq!(read_to_the_end(&mut frontend, 1)[&21], alone(&[1; 4], 3));
+    });
 }
 
 /// The test is the worker: loads, gets a plan, and does something fatal.
