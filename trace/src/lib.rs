@@ -28,6 +28,8 @@ mod record;
 mod request_tracks;
 mod rings;
 mod salvage;
+mod session;
+mod session_name;
 pub mod timeline;
 mod trace_file;
 mod writer;
@@ -39,4 +41,6 @@ pub use process::{ProcessTrace, StartError, check_integrity, finish, flush, star
 pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
 pub use rings::{Rings, RingsError};
 pub use salvage::Salvaged;
+pub use session::{Begin, Detail, SessionError, SessionSpec, SessionState, SessionStatus};
+pub use session_name::{NotASessionName, SessionName};
 pub use writer::{State, Status};
