@@ -11,6 +11,7 @@ use crate::request_trace::SequenceTrace;
 use crate::served_model::{ServedModel, ServedNames};
 use crate::text::TextModel;
 use crate::text_delta::TextStream;
+use crate::waiter::{Waiter, Waiting};
 use nano_ipc::config::FrontendConfig;
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::lifecycle::Lifecycle;
@@ -144,17 +145,20 @@ impl App {
     }
 
     /// Does work whose cost grows with so many bytes of a request or an answer:
-    /// on the event loop when that is little, else on one of a few threads.
+    /// on the event loop when that is little, else on one of a few threads, which
+    /// nobody may wait for any more once the future is dropped.
     ///
     /// # Errors
     /// The work's own, and 500 when it panics.
     pub async fn preprocess<T: Send + 'static>(
         &self,
         bytes: usize,
-        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&Waiter) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        let waiting = Waiting::begin();
+        let waiter = waiting.waiter();
         if bytes <= INLINE_BYTES {
-            return work();
+            return work(&waiter);
         }
         let failed = |_| ApiError::internal("the request could not be processed");
         // Closed never: an error cannot happen.
@@ -164,7 +168,7 @@ impl App {
             .map_err(|error| ApiError::internal(error.to_string()))?;
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            work()
+            work(&waiter)
         })
         .await
         .map_err(failed)?

@@ -75,6 +75,7 @@ impl Bodies {
         if body.size_hint().lower() > self.limit {
             return Err(ApiError::body_too_large(self.limit));
         }
+        let announced = body.size_hint().exact();
         let end = Instant::now() + self.whole;
         let mut bytes = BytesMut::new();
         let mut share = None;
@@ -97,6 +98,7 @@ impl Bodies {
                 return Err(ApiError::body_too_large(self.limit));
             }
             self.grow(&mut share, len)?;
+            reserve(&mut bytes, data.len(), announced);
             bytes.extend_from_slice(&data);
         }
         Ok(Body {
@@ -122,6 +124,18 @@ impl Bodies {
             None => *share = Some(more),
         }
         Ok(())
+    }
+}
+
+/// Makes room for what comes next: once for all that is announced, so that no
+/// copy twice as large grows beside it. Who only announces gets little.
+fn reserve(bytes: &mut BytesMut, next: usize, announced: Option<u64>) {
+    let whole = announced.and_then(|whole| usize::try_from(whole).ok());
+    match whole {
+        Some(whole) if bytes.len() + next > SMALL_BYTES && whole > bytes.capacity() => {
+            bytes.reserve(whole.saturating_sub(bytes.len()));
+        }
+        _ => bytes.reserve(next),
     }
 }
 
@@ -221,5 +235,25 @@ mod tests {
             .expect("it is not read yet");
         assert!(refused(&bodies, broken).await.message().contains("gone"));
         assert_eq!(bodies.read(of(LIMIT)).await.expect("room").len(), LIMIT);
+    }
+
+    #[test]
+    fn an_announced_body_takes_the_room_that_it_needs_and_no_more() {
+        const WHOLE: usize = 600 << 10;
+        let mut bytes = BytesMut::new();
+        reserve(&mut bytes, 1000, Some(WHOLE as u64));
+        assert!(bytes.capacity() < SMALL_BYTES, "nothing has come yet");
+        for _ in 0..WHOLE / 1000 {
+            reserve(&mut bytes, 1000, Some(WHOLE as u64));
+            bytes.extend_from_slice(&[b' '; 1000]);
+        }
+        reserve(&mut bytes, WHOLE % 1000, Some(WHOLE as u64));
+        bytes.extend_from_slice(&[b' '; WHOLE % 1000]);
+        // Grown by doubling, it would be a million.
+        assert!(
+            bytes.capacity() < WHOLE + WHOLE / 10,
+            "{}",
+            bytes.capacity()
+        );
     }
 }

@@ -105,6 +105,25 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
+    /// The field as a `T` whose parts take much more memory than their bytes
+    /// here: it may have so many bytes, which is far more than it needs.
+    ///
+    /// # Errors
+    /// When it is longer, or something else.
+    pub fn small<T: Deserialize<'a>>(
+        &self,
+        name: &'static str,
+        bytes: usize,
+    ) -> Result<Option<T>, ApiError> {
+        match self.raw(name).map(|value| value.get().len()) {
+            Some(len) if len > bytes => Err(ApiError::invalid(
+                name,
+                format!("{name} may have {bytes} bytes, it has {len}"),
+            )),
+            _ => self.get(name),
+        }
+    }
+
     /// The field as a number within a range.
     ///
     /// # Errors
@@ -150,19 +169,26 @@ impl<'a> Fields<'a> {
     }
 
     /// Refuses a field that is known but not supported, unless it has one of
-    /// the values that ask for nothing.
+    /// the values, as JSON, that ask for nothing.
     ///
     /// # Errors
     /// When it asks for something.
-    pub fn unsupported(&self, name: &'static str, harmless: &[&str]) -> Result<(), ApiError> {
+    pub fn unsupported(&self, name: &'static str, neutral: &[&str]) -> Result<(), ApiError> {
         match self.raw(name) {
-            Some(value) if !harmless.contains(&value.get()) => Err(ApiError::invalid(
-                name,
-                format!("{name} is not supported by this server"),
-            )),
+            Some(value) if !neutral.iter().any(|json| same(json, value.get())) => Err(
+                ApiError::invalid(name, format!("{name} is not supported by this server")),
+            ),
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a client wrote this value. It may have put spaces into it.
+fn same(json: &str, written: &str) -> bool {
+    /// More than any value has that asks for nothing.
+    const MAX_BYTES: usize = 64;
+    let value = |json| serde_json::from_str::<serde_json::Value>(json).ok();
+    written.len() <= MAX_BYTES && value(json) == value(written)
 }
 
 /// A field's error, without the position, which counts within the field.
@@ -196,5 +222,14 @@ mod tests {
         let same = format!("{{{}\"a\": 2}}", "\"a\": 1,".repeat(5000));
         let fields = Fields::parse(same.as_bytes()).expect("one field");
         assert_eq!(fields.get::<u32>("a"), Ok(Some(2)));
+    }
+
+    #[test]
+    fn a_small_field_is_not_read_when_it_is_large() {
+        let fields = Fields::parse(br#"{"a": [1,2,3], "c": null}"#).expect("an object");
+        assert_eq!(fields.small("a", 7), Ok(Some(vec![1, 2, 3])));
+        assert_eq!(fields.small::<Vec<u32>>("c", 3), Ok(None));
+        let refused = fields.small::<Vec<u32>>("a", 6).expect_err("too long");
+        assert_eq!(refused.message(), "a may have 6 bytes, it has 7");
     }
 }

@@ -4,6 +4,7 @@ use crate::api_error::{ApiError, shortened};
 use crate::fields::Fields;
 use crate::prompt::{Prompt, longest_sequence};
 use crate::text::StopStrings;
+use crate::unsupported_fields;
 use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::sampling_params::SamplingParams;
 use nano_model::SamplingDefaults;
@@ -17,6 +18,8 @@ const MAX_STOP_STRINGS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_STOP_TOKEN_IDS: usize = 1024;
 const MAX_LOGIT_BIAS: usize = 1024;
+/// Of a list or an object: more than what they may hold needs.
+const MAX_FIELD_BYTES: usize = 1 << 20;
 /// Below it, sampling is greedy: dividing by less would overflow.
 const GREEDY_BELOW: f32 = 1e-5;
 
@@ -82,13 +85,6 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-#[derive(Deserialize)]
-#[serde(expecting = "an object")]
-struct ResponseFormat {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 impl GenerationOptions {
     /// Reads and checks the fields. `max_tokens` is the value of whatever field
     /// says so on this endpoint, `logprobs` likewise.
@@ -101,7 +97,8 @@ impl GenerationOptions {
         logprobs: Option<u32>,
         limits: Limits<'_>,
     ) -> Result<GenerationOptions, ApiError> {
-        response_format(fields)?;
+        let n = fields.number("n", 1..=MAX_N)?.unwrap_or(1);
+        unsupported_fields::check(fields, n)?;
         let stream = fields.flag("stream")?;
         let stream_options: Option<StreamOptions> = fields.get("stream_options")?;
         if stream_options.is_some() && !stream {
@@ -110,7 +107,6 @@ impl GenerationOptions {
                 "stream_options is only allowed when stream is true",
             ));
         }
-        let n = fields.number("n", 1..=MAX_N)?.unwrap_or(1);
         let (sampling, client_stop_token_ids) = sampling(fields, logprobs, limits)?;
         let seed = seed(fields)?;
         if let Some(max_tokens) = max_tokens
@@ -194,21 +190,6 @@ impl GenerationOptions {
     }
 }
 
-/// Only plain text, which is what absent means, too.
-fn response_format(fields: &Fields<'_>) -> Result<(), ApiError> {
-    const NAME: &str = "response_format";
-    match fields.get::<ResponseFormat>(NAME)? {
-        Some(format) if format.kind != "text" => Err(ApiError::invalid(
-            NAME,
-            format!(
-                "{NAME} of type {} is not supported by this server, only text is",
-                shortened(&format.kind)
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// All but the seed, and the client's own stop tokens.
 fn sampling(
     fields: &Fields<'_>,
@@ -289,7 +270,7 @@ fn seed(fields: &Fields<'_>) -> Result<Option<u64>, ApiError> {
 
 fn stop(fields: &Fields<'_>) -> Result<StopStrings, ApiError> {
     const NAME: &str = "stop";
-    let stop = match fields.get(NAME)? {
+    let stop = match fields.small(NAME, MAX_FIELD_BYTES)? {
         None => Vec::new(),
         Some(StopField::One(stop)) => vec![stop],
         Some(StopField::Many(stop)) => stop,
@@ -322,7 +303,7 @@ fn stop(fields: &Fields<'_>) -> Result<StopStrings, ApiError> {
 
 fn stop_token_ids(fields: &Fields<'_>, info: &EngineInfo) -> Result<Vec<u32>, ApiError> {
     const NAME: &str = "stop_token_ids";
-    let ids: Vec<u32> = fields.get(NAME)?.unwrap_or_default();
+    let ids: Vec<u32> = fields.small(NAME, MAX_FIELD_BYTES)?.unwrap_or_default();
     if ids.len() > MAX_STOP_TOKEN_IDS {
         return Err(ApiError::invalid(
             NAME,
@@ -340,7 +321,7 @@ fn stop_token_ids(fields: &Fields<'_>, info: &EngineInfo) -> Result<Vec<u32>, Ap
 
 fn logit_bias(fields: &Fields<'_>, info: &EngineInfo) -> Result<Vec<(u32, f32)>, ApiError> {
     const NAME: &str = "logit_bias";
-    let biases: BTreeMap<String, f32> = fields.get(NAME)?.unwrap_or_default();
+    let biases: BTreeMap<String, f32> = fields.small(NAME, MAX_FIELD_BYTES)?.unwrap_or_default();
     if biases.len() > MAX_LOGIT_BIAS {
         return Err(ApiError::invalid(
             NAME,
@@ -422,6 +403,23 @@ mod tests {
         let none = SamplingDefaults::default();
         let said = parse("{}", &none).expect("legal").sampling;
         assert_eq!((said.temperature, said.top_p, said.top_k), (1.0, 1.0, 0));
+    }
+
+    #[test]
+    fn lists_and_objects_are_not_read_when_they_are_far_too_long() {
+        let spaces = " ".repeat(MAX_FIELD_BYTES - 2);
+        for (name, open, close) in [
+            ("stop", '[', ']'),
+            ("stop_token_ids", '[', ']'),
+            ("logit_bias", '{', '}'),
+        ] {
+            let taken = |spaces: &str| {
+                let body = format!("{{\"{name}\": {open}{spaces}{close}}}");
+                parse(&body, &SamplingDefaults::default()).is_ok()
+            };
+            assert!(taken(&spaces), "{name}");
+            assert!(!taken(&format!("{spaces} ")), "{name}");
+        }
     }
 
     /// A JSON value of any kind, most of them near a bound of something.

@@ -10,6 +10,7 @@
 mod api_error;
 mod app;
 mod body;
+pub mod client_input;
 pub mod engine_client;
 mod event_loop;
 mod fields;
@@ -30,6 +31,8 @@ mod stalled_writes;
 mod test_support;
 pub mod text;
 mod text_delta;
+mod unsupported_fields;
 mod usage;
+mod waiter;
 
 pub use server::{FrontendError, run};

@@ -1,6 +1,7 @@
 //! Log-probabilities as clients read them.
 
 use crate::api_error::ApiError;
+use crate::generation_options::GenerationOptions;
 use crate::prompt::Prompt;
 use crate::text::TextModel;
 use nano_ipc::model_runner_output::TokenLogprobs;
@@ -11,9 +12,10 @@ use std::sync::Arc;
 
 /// JSON knows no infinity; clients read this as "impossible".
 const LEAST: f32 = -9999.0;
-/// Log-probabilities of prompt tokens that one answer may have: some 30 to 70
-/// bytes each. A hundred thousand tokens with ten each pass.
-const MAX_PROMPT_ENTRIES: u64 = 1 << 20;
+/// Log-probabilities that one answer may have of prompts, and again of what is
+/// generated: some 30 to 70 bytes each. A hundred thousand tokens with ten each
+/// pass.
+const MAX_ENTRIES: u64 = 1 << 20;
 
 /// JSON that is written once and may be in several places of an answer: a small
 /// part of what the same takes as a [`Value`]. Clones share it.
@@ -43,18 +45,36 @@ impl Serialize for Json {
 /// # Errors
 /// When it is larger.
 pub fn check_prompt_entries(prompts: &[Prompt], times: u32, entries: u32) -> Result<(), ApiError> {
-    let tokens: u64 = prompts.iter().map(|prompt| u64::from(prompt.len())).sum();
+    let tokens = prompts.iter().map(|prompt| u64::from(prompt.len())).sum();
+    check_entries("the prompt", tokens, times, entries)
+}
+
+/// Checks the same of the tokens that may be generated: at most so many for
+/// each prompt.
+///
+/// # Errors
+/// When it is larger.
+pub fn check_answer_entries(
+    max_tokens: &[u32],
+    options: &GenerationOptions,
+) -> Result<(), ApiError> {
+    let tokens = max_tokens.iter().map(|tokens| u64::from(*tokens)).sum();
+    let entries = options.sampling.logprobs.map_or(0, |top| top + 1);
+    check_entries("the answer (max_tokens)", tokens, options.n, entries)
+}
+
+fn check_entries(of: &str, tokens: u64, times: u32, entries: u32) -> Result<(), ApiError> {
     let all = tokens
         .saturating_mul(times.into())
         .saturating_mul(entries.into());
-    if all <= MAX_PROMPT_ENTRIES {
+    if all <= MAX_ENTRIES {
         return Ok(());
     }
     Err(ApiError::invalid(
         "logprobs",
         format!(
-            "logprobs of the prompt: {entries} a token of {tokens}, {times} times, are {all}, the \
-             limit is {MAX_PROMPT_ENTRIES}; ask for fewer alternatives, answers or prompts at once"
+            "logprobs of {of}: {entries} a token of {tokens}, {times} times, are {all}, the limit \
+             is {MAX_ENTRIES}; ask for fewer tokens, alternatives, answers or prompts at once"
         ),
     ))
 }
@@ -70,12 +90,11 @@ pub struct LogprobWriter<'a> {
     pub top: usize,
 }
 
-/// A log-probability as a number that JSON has.
+/// A log-probability as a number that JSON has. NaN and +infinity are none.
 pub fn finite(logprob: f32) -> f32 {
-    if logprob.is_nan() {
-        LEAST
-    } else {
-        logprob.max(LEAST)
+    match logprob.is_finite() {
+        true => logprob.max(LEAST),
+        false => LEAST,
     }
 }
 
@@ -141,5 +160,24 @@ impl LogprobWriter<'_> {
         };
         let rest = tokens.iter().map(entry);
         std::iter::once(None).chain(rest).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_log_probability_is_a_number_in_json() {
+        for (logprob, written) in [
+            (-0.5, "-0.5"),
+            (0.0, "0.0"),
+            (f32::MIN, "-9999.0"),
+            (f32::NEG_INFINITY, "-9999.0"),
+            (f32::INFINITY, "-9999.0"),
+            (f32::NAN, "-9999.0"),
+        ] {
+            assert_eq!(json!(finite(logprob)).to_string(), written, "{logprob}");
+        }
     }
 }

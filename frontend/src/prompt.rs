@@ -3,6 +3,7 @@
 use crate::api_error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::text::TextModel;
+use crate::waiter::Waiter;
 use nano_ipc::engine_info::EngineInfo;
 use nano_trace::Event;
 
@@ -54,12 +55,14 @@ impl Prompt {
     /// The prompts of the field `prompt`: one or several, as text or token ids.
     ///
     /// # Errors
-    /// When there is none, or one is empty, too long or out of the vocabulary.
+    /// When there is none, or one is empty, too long or out of the vocabulary;
+    /// or when nobody waits for them any more.
     pub fn from_fields(
         fields: &Fields<'_>,
         add_special: bool,
         model: &TextModel,
         info: &EngineInfo,
+        waiter: &Waiter,
     ) -> Result<Vec<Prompt>, ApiError> {
         const NAME: &str = "prompt";
         let raw = fields
@@ -80,7 +83,10 @@ impl Prompt {
         match field {
             PromptField::Texts(texts) => texts
                 .into_iter()
-                .map(|text| Prompt::from_text(NAME, text, add_special, model, info))
+                .map(|text| {
+                    waiter.check()?;
+                    Prompt::from_text(NAME, text, add_special, model, info)
+                })
                 .collect(),
             PromptField::TokenIds(lists) => lists
                 .into_iter()
@@ -198,4 +204,27 @@ pub(crate) fn encode(
 pub(crate) fn longest_sequence(info: &EngineInfo) -> u32 {
     info.max_model_len
         .min(info.num_kv_blocks.saturating_mul(info.block_size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::served_model;
+    use crate::waiter::Waiting;
+
+    #[test]
+    fn no_text_is_tokenized_that_nobody_waits_for() {
+        let served = served_model();
+        // The second text is wrong, which only shows when its turn comes.
+        let fields = Fields::parse(br#"{"prompt": ["x", ""]}"#).expect("an object");
+        let waiting = Waiting::begin();
+        let waiter = waiting.waiter();
+        let read = || {
+            let prompts = Prompt::from_fields(&fields, false, &served.text, &served.info, &waiter);
+            prompts.expect_err("no prompts").message().to_owned()
+        };
+        assert!(read().contains("empty"));
+        drop(waiting);
+        assert_eq!(read(), "the client has gone");
+    }
 }

@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 
 /// Messages of a chat at most.
 const MAX_MESSAGES: usize = 16384;
+/// Further variables of the chat template, as JSON.
+const MAX_KWARGS_BYTES: usize = 1 << 20;
 
 /// Messages of a chat, and how they become a prompt's text.
 ///
@@ -53,7 +55,9 @@ impl Conversation {
                 "continue_final_message and add_generation_prompt exclude each other",
             ));
         }
-        let kwargs: Map<String, Value> = fields.get("chat_template_kwargs")?.unwrap_or_default();
+        let kwargs: Map<String, Value> = fields
+            .small("chat_template_kwargs", MAX_KWARGS_BYTES)?
+            .unwrap_or_default();
         Ok(Conversation {
             messages,
             options: ChatOptions {
@@ -148,5 +152,24 @@ fn part_text(part: &Value, at: usize) -> Result<&str, MessageError> {
             ),
         )),
         None => Err((place(".type"), "must be a text".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_the_template_are_not_read_when_they_are_far_too_long() {
+        let read = |bytes: usize| {
+            let spaces = " ".repeat(bytes - 2);
+            let body = format!(
+                r#"{{"messages": [{{"role": "x"}}], "chat_template_kwargs": {{{spaces}}}}}"#
+            );
+            Conversation::from_fields(&Fields::parse(body.as_bytes())?).map(drop)
+        };
+        assert_eq!(read(MAX_KWARGS_BYTES), Ok(()));
+        let refused = read(MAX_KWARGS_BYTES + 1).expect_err("too long");
+        assert!(refused.message().contains("may have 1048576 bytes"));
     }
 }

@@ -11,6 +11,7 @@ use crate::served_model::ServedModel;
 use crate::sse::{self, AnswerWriter};
 use crate::text::TextModel;
 use crate::text_delta::{TextDelta, TextStream};
+use crate::waiter::Waiter;
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header;
@@ -25,7 +26,8 @@ pub trait GenerationRequest: Sized + Send + 'static {
     /// How its ids begin.
     const ID_PREFIX: &'static str;
 
-    /// Reads a body's fields. `parsing` ends where work on the prompt begins.
+    /// Reads a body's fields. `parsing` ends where work on the prompt begins,
+    /// and the work ends when its `waiter` has gone.
     ///
     /// # Errors
     /// Names the field that is wrong, and what it may be.
@@ -33,15 +35,16 @@ pub trait GenerationRequest: Sized + Send + 'static {
         fields: &Fields<'_>,
         served: &ServedModel,
         parsing: Slice,
+        waiter: &Waiter,
     ) -> Result<Self, ApiError>;
 
     /// Reads a body.
     ///
     /// # Errors
     /// Those of [`from_fields`](Self::from_fields), and when it is no object.
-    fn from_body(body: &[u8], served: &ServedModel) -> Result<Self, ApiError> {
+    fn from_body(body: &[u8], served: &ServedModel, waiter: &Waiter) -> Result<Self, ApiError> {
         let parsing = nano_trace::slice(Event::HttpParse, [body.len() as u64]);
-        Self::from_fields(&Fields::parse(body)?, served, parsing)
+        Self::from_fields(&Fields::parse(body)?, served, parsing, waiter)
     }
 
     /// Each is answered `options().n` times.
@@ -71,8 +74,10 @@ pub async fn generate<R: GenerationRequest>(
     let mut trace = app.begin_trace(&head, &id);
     let parsed = async {
         let body = app.bodies.read(request.into_body()).await?;
-        app.preprocess(body.len(), move || R::from_body(&body, &served))
-            .await
+        app.preprocess(body.len(), move |waiter| {
+            R::from_body(&body, &served, waiter)
+        })
+        .await
     };
     let request = match parsed.await {
         Ok(request) => request,
@@ -101,7 +106,7 @@ pub async fn generate<R: GenerationRequest>(
     }
     let deltas = collect(texts, first).await?;
     let size = deltas.iter().map(TextDelta::answer_bytes).sum();
-    let write = move || {
+    let write = move |_: &_| {
         let written = writer.whole(deltas);
         written.map_err(|error| ApiError::internal(error.to_string()))
     };

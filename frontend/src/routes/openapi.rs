@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 /// Kept by hand, because what may be said of a field is decided while it is
 /// read. The tests hold it against the paths that are served and the fields
 /// that are read.
-static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     // Ours, and tested: an error cannot happen.
     let mut document: Value =
         serde_json::from_str(include_str!("openapi.json")).unwrap_or_default();
@@ -26,6 +26,7 @@ mod tests {
     use crate::routes::generate::GenerationRequest;
     use crate::routes::{ChatCompletionRequest, CompletionRequest, tokenize};
     use crate::test_support::served_model;
+    use crate::waiter::Waiting;
     use nano_trace::Event;
     use std::collections::BTreeSet;
 
@@ -55,16 +56,18 @@ mod tests {
     #[test]
     fn every_field_that_is_read_is_described_and_no_other() {
         let served = served_model();
+        let waiting = Waiting::begin();
+        let waiter = waiting.waiter();
         let parsing = || nano_trace::slice(Event::HttpParse, [0]);
         let (prompt, chat) = (
             r#"{"prompt": "x", "stop": "a"}"#,
             r#"{"messages": [{"role": "user", "content": "x"}], "stop": "a"}"#,
         );
         let completion = read(prompt, |f| {
-            CompletionRequest::from_fields(f, &served, parsing())
+            CompletionRequest::from_fields(f, &served, parsing(), &waiter)
         });
         let conversation = read(chat, |f| {
-            ChatCompletionRequest::from_fields(f, &served, parsing())
+            ChatCompletionRequest::from_fields(f, &served, parsing(), &waiter)
         });
         let mut tokenized = read(prompt, |f| tokenize::tokenize_body(f, &served));
         tokenized.extend(read(chat, |f| tokenize::tokenize_body(f, &served)));

@@ -6,6 +6,7 @@ use nano_ipc::model_runner_output::TokenLogprobs;
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
 
 fn of(id: u32) -> TokenLogprobs {
     TokenLogprobs {
@@ -78,16 +79,28 @@ fn a_stream_that_echoes_has_them_in_every_choice() {
 #[test]
 fn more_than_an_answer_can_hold_is_400_and_names_the_limit() {
     let (server, core) = Server::start(config());
-    let prompt = vec![5; 500];
-    for more in [
-        json!({"echo": true, "logprobs": 20}),
-        json!({"prompt_logprobs": 20}),
+    let long = vec![5; 500];
+    let chat = json!([{"role": "user", "content": "x"}]);
+    for (path, body) in [
+        (
+            COMPLETIONS,
+            json!({"prompt": long, "max_tokens": 1, "n": 128, "echo": true, "logprobs": 20}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": long, "max_tokens": 1, "n": 128, "prompt_logprobs": 20}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": [5], "max_tokens": 500, "n": 128, "logprobs": 20}),
+        ),
+        // An answer may fill the context.
+        (
+            CHAT,
+            json!({"messages": chat, "n": 128, "logprobs": true, "top_logprobs": 20}),
+        ),
     ] {
-        let mut body = json!({"prompt": prompt, "max_tokens": 1, "n": 128});
-        for (name, value) in more.as_object().expect("an object") {
-            body[name] = value.clone();
-        }
-        let refused = post(server.addr, COMPLETIONS, &body);
+        let refused = post(server.addr, path, &body);
         assert_eq!(refused.status, 400);
         let error = refused.json();
         assert_eq!(error["error"]["param"], "logprobs");

@@ -5,34 +5,17 @@ use super::types::ChatCompletionRequest;
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
-use crate::logprobs::check_prompt_entries;
+use crate::logprobs::{check_answer_entries, check_prompt_entries};
 use crate::prompt::Prompt;
 use crate::routes::conversation::Conversation;
 use crate::routes::generate::GenerationRequest;
 use crate::served_model::ServedModel;
 use crate::sse::AnswerWriter;
 use crate::text::TextModel;
+use crate::waiter::Waiter;
 use nano_trace::Slice;
 use std::slice;
 use std::sync::Arc;
-
-/// Fields that this server knows of and does not support, with the values
-/// that ask for nothing.
-const UNSUPPORTED: &[(&str, &[&str])] = &[
-    ("audio", &[]),
-    ("chat_template", &[]),
-    ("documents", &["[]"]),
-    ("function_call", &["\"none\"", "\"auto\""]),
-    ("functions", &["[]"]),
-    ("guided_choice", &[]),
-    ("guided_grammar", &[]),
-    ("guided_json", &[]),
-    ("guided_regex", &[]),
-    ("modalities", &[r#"["text"]"#]),
-    ("structured_outputs", &[]),
-    ("tools", &["[]"]),
-    ("use_beam_search", &["false"]),
-];
 
 impl GenerationRequest for ChatCompletionRequest {
     const ID_PREFIX: &'static str = "chatcmpl-";
@@ -41,13 +24,10 @@ impl GenerationRequest for ChatCompletionRequest {
         fields: &Fields<'_>,
         served: &ServedModel,
         parsing: Slice,
+        _: &Waiter,
     ) -> Result<ChatCompletionRequest, ApiError> {
         let (model, info) = (&*served.text, &*served.info);
         served.names.check_field(fields)?;
-        for (name, harmless) in UNSUPPORTED {
-            fields.unsupported(name, harmless)?;
-        }
-        tool_choice(fields)?;
         let limits = Limits {
             info,
             defaults: &model.generation_defaults().sampling,
@@ -64,8 +44,10 @@ impl GenerationRequest for ChatCompletionRequest {
         // All answers have them together.
         let entries = options.sampling.prompt_logprobs.map_or(0, |top| top + 1);
         check_prompt_entries(slice::from_ref(&prompt), 1, entries)?;
+        let max_tokens = options.max_tokens_for(&prompt, None, info)?;
+        check_answer_entries(&[max_tokens], &options)?;
         Ok(ChatCompletionRequest {
-            max_tokens: options.max_tokens_for(&prompt, None, info)?,
+            max_tokens,
             prompt,
             options,
             response_role: conversation.answers_role(),
@@ -108,9 +90,4 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
             "top_logprobs is only allowed when logprobs is true",
         )),
     }
-}
-
-/// Without tools, `auto` and `none` ask for nothing; all else names a tool.
-fn tool_choice(fields: &Fields<'_>) -> Result<(), ApiError> {
-    fields.unsupported("tool_choice", &["\"none\"", "\"auto\""])
 }

@@ -5,12 +5,13 @@ use super::types::CompletionRequest;
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::generation_options::{GenerationOptions, Limits, MAX_LOGPROBS};
-use crate::logprobs::check_prompt_entries;
+use crate::logprobs::{check_answer_entries, check_prompt_entries};
 use crate::prompt::Prompt;
 use crate::routes::generate::GenerationRequest;
 use crate::served_model::ServedModel;
 use crate::sse::AnswerWriter;
 use crate::text::TextModel;
+use crate::waiter::Waiter;
 use nano_trace::Slice;
 use std::sync::Arc;
 
@@ -24,12 +25,10 @@ impl GenerationRequest for CompletionRequest {
         fields: &Fields<'_>,
         served: &ServedModel,
         parsing: Slice,
+        waiter: &Waiter,
     ) -> Result<CompletionRequest, ApiError> {
         let (model, info) = (&*served.text, &*served.info);
         served.names.check_field(fields)?;
-        fields.unsupported("suffix", &["\"\""])?;
-        fields.unsupported("best_of", &["1"])?;
-        fields.unsupported("prompt_embeds", &[])?;
         let echo = fields.flag("echo")?;
         let asked: Option<u32> = fields.number("max_tokens", 0..=u32::MAX)?;
         let only_echo = asked == Some(0);
@@ -54,15 +53,16 @@ impl GenerationRequest for CompletionRequest {
         }
         let add_special = fields.get("add_special_tokens")?.unwrap_or(true);
         drop(parsing);
-        let prompts = Prompt::from_fields(fields, add_special, model, info)?;
+        let prompts = Prompt::from_fields(fields, add_special, model, info, waiter)?;
         // Each answer has its own.
         let echoed = logprobs.filter(|_| echo);
         let entries = [echoed, prompt_logprobs].into_iter().flatten();
         check_prompt_entries(&prompts, options.n, entries.map(|top| top + 1).sum())?;
-        let max_tokens = prompts
+        let max_tokens: Vec<u32> = prompts
             .iter()
             .map(|prompt| options.max_tokens_for(prompt, Some(DEFAULT_MAX_TOKENS), info))
             .collect::<Result<_, _>>()?;
+        check_answer_entries(&max_tokens, &options)?;
         Ok(CompletionRequest {
             prompts,
             max_tokens,
