@@ -6,9 +6,12 @@
 //! module here, a file in `fuzz_targets/` with its lines in `Cargo.toml`, a
 //! folder of seeds, and a row in `tests/src/fuzz_smoke/main.rs`.
 
+pub mod chat_template;
+pub mod frames;
 pub mod gguf;
 mod loading;
 pub mod model_json;
+pub mod request_body;
 pub mod safetensors;
 
 /// Longer inputs are cut to this: headers are what is read, not tensors' data.

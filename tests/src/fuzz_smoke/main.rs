@@ -55,6 +55,16 @@ fn check(target: &str, run: fn(&[u8]), mutations: usize) {
 }
 
 #[test]
+fn chat_template() {
+    check("chat_template", targets::chat_template::run, 300);
+}
+
+#[test]
+fn frames() {
+    check("frames", targets::frames::run, 20_000);
+}
+
+#[test]
 fn gguf() {
     check("gguf", targets::gguf::run, 1500);
 }
@@ -62,6 +72,11 @@ fn gguf() {
 #[test]
 fn model_json() {
     check("model_json", targets::model_json::run, 500);
+}
+
+#[test]
+fn request_body() {
+    check("request_body", targets::request_body::run, 3000);
 }
 
 #[test]
