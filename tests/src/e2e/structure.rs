@@ -1,5 +1,6 @@
 //! The project's own shape, as ARCHITECTURE.md states it: which crate may name
-//! which, what stays in one place, and how long files are.
+//! which, what stays in one place, how long files are, and which tests hold off
+//! which failures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -201,4 +202,30 @@ fn every_layer_says_what_it_knows_and_what_it_must_not_know() {
         );
         assert!(head.contains("know"), "{}", lib.display());
     }
+}
+
+#[test]
+fn every_failure_is_held_off_by_tests_that_exist() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("readable");
+    let (_, table) = text
+        .split_once("## Failures that tests hold off")
+        .expect("a section");
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let mut named = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")).skip(2) {
+        let tests = row.rsplit('|').nth(1).expect("two columns");
+        for test in tests.split(',') {
+            let test = test.trim().trim_matches('`');
+            let (file, name) = test.split_once("::").expect(row);
+            let source = fs::read_to_string(root().join(file)).expect(file);
+            let before = source.split_once(&format!("fn {name}("));
+            let there = before.is_some_and(|(before, _)| {
+                let before = before.trim_end().trim_end_matches("async").trim_end();
+                before.ends_with("#[test]") || before.ends_with("#[tokio::test]")
+            });
+            assert!(there, "{file} has no test {name}");
+            named += 1;
+        }
+    }
+    assert!(named > 0, "the table is empty");
 }
