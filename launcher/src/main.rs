@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// `0` makes one process of the whole server.
+/// `0` or `false` makes one process of the whole server.
 const MULTIPROCESSING: &str = "NANO_ENABLE_MULTIPROCESSING";
 
 fn main() -> ExitCode {
@@ -27,13 +27,26 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(exit_code) => return exit_code,
     };
-    if std::env::var_os(MULTIPROCESSING).is_some_and(|value| value == "0") {
-        let error = become_single_process();
-        return Outcome::CannotStart(format!("nano-serve-single: {error}")).exit_code();
+    let outcome = match wants_single_process() {
+        Ok(true) => {
+            let error = become_single_process();
+            Outcome::CannotStart(format!("nano-serve-single: {error}"))
+        }
+        Ok(false) => {
+            serve(args, started).unwrap_or_else(|error| Outcome::CannotStart(error.to_string()))
+        }
+        Err(error) => Outcome::CannotStart(error),
+    };
+    outcome.exit_code()
+}
+
+fn wants_single_process() -> Result<bool, String> {
+    let value = std::env::var_os(MULTIPROCESSING).unwrap_or_default();
+    match value.to_str() {
+        Some("" | "1" | "true") => Ok(false),
+        Some("0" | "false") => Ok(true),
+        _ => Err(format!("{MULTIPROCESSING}={value:?}: must be 0 or 1")),
     }
-    serve(args, started)
-        .unwrap_or_else(|error| Outcome::CannotStart(error.to_string()))
-        .exit_code()
 }
 
 /// Runs the program that links all roles instead of this one; returns only on failure.

@@ -144,3 +144,97 @@ fn add(output: &mut ModelRunnerOutput, id: SequenceId, result: RowResult) {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequence::PlanLimits;
+    use nano_ipc::sampling_params::SamplingParams;
+    use nano_ipc::scheduler_output::{
+        BlockId, NewSequence, ScheduledSequence, SchedulerOutput, StepId,
+    };
+
+    const LIMITS: PlanLimits = PlanLimits {
+        vocab_size: 8,
+        max_model_len: 16,
+        block_size: 4,
+        num_kv_blocks: 8,
+        max_num_batched_tokens: 8,
+        max_num_seqs: 8,
+    };
+
+    /// Sequences `0..count`, each of one token.
+    fn states(count: u64) -> SequenceStates {
+        let mut states = SequenceStates::new(LIMITS);
+        let plan = SchedulerOutput {
+            step_id: StepId(1),
+            finished: vec![],
+            new: (0..count)
+                .map(|id| NewSequence {
+                    id: SequenceId(id),
+                    trace_key: id,
+                    token_ids: vec![1],
+                    num_prompt_tokens: 1,
+                    num_computed_tokens: 0,
+                    block_ids: vec![BlockId(id as u32)],
+                    sampling: SamplingParams::greedy(),
+                })
+                .collect(),
+            scheduled: (0..count)
+                .map(|id| ScheduledSequence {
+                    id: SequenceId(id),
+                    num_tokens: 1,
+                    new_block_ids: vec![],
+                })
+                .collect(),
+        };
+        states.apply(&plan).expect("keeps the rules");
+        states
+    }
+
+    /// The bug: one row asks for a token beyond its logits.
+    #[test]
+    fn a_panic_at_one_row_fails_its_sequence_alone_whatever_thread_meets_it() {
+        const NUM_ROWS: usize = 6;
+        let pool = Arc::new(Pool::new(3).expect("threads"));
+        let sampler = RowSampler::new(pool);
+        let states = states(NUM_ROWS as u64);
+        let mut logits = vec![0.0; NUM_ROWS * LIMITS.vocab_size];
+        for row in 0..NUM_ROWS {
+            logits[row * LIMITS.vocab_size + row] = 1.0;
+        }
+        for bad in 0..NUM_ROWS {
+            let rows: Vec<LogitsRow> = (0..NUM_ROWS)
+                .map(|row| LogitsRow {
+                    row,
+                    id: SequenceId(row as u64),
+                    wanted: if row == bad {
+                        Wanted::PromptLogprob(LIMITS.vocab_size as u32)
+                    } else {
+                        Wanted::Token
+                    },
+                })
+                .collect();
+            let mut output = ModelRunnerOutput::default();
+            sampler.sample(&states, &rows, &logits, &mut output);
+            let sampled: Vec<_> = output
+                .sampled
+                .iter()
+                .map(|s| (s.id.0, s.token_id))
+                .collect();
+            let others: Vec<_> = (0..NUM_ROWS as u64)
+                .filter(|&row| row != bad as u64)
+                .map(|row| (row, row as u32))
+                .collect();
+            assert_eq!(sampled, others);
+            let [(id, reason)] = &output.failed[..] else {
+                panic!("{:?}", output.failed);
+            };
+            assert_eq!(id.0, bad as u64);
+            assert!(
+                reason.starts_with("sampling panicked: index out of"),
+                "{reason}"
+            );
+        }
+    }
+}

@@ -143,6 +143,13 @@ fn what_is_wrong_with_the_command_line_is_one_line_and_exit_code_2() {
         assert_eq!(log.lines().count(), 1, "{args:?}: {log}");
         assert!(log.contains(named), "{args:?}: {log}");
     }
+    let neither = ServerOptions::mock(0).env("NANO_ENABLE_MULTIPROCESSING", "maybe");
+    let (code, log) = refusal(neither, Duration::from_secs(20));
+    assert_eq!(code, Some(2), "{log}");
+    assert!(
+        log.contains("NANO_ENABLE_MULTIPROCESSING=\"maybe\""),
+        "{log}"
+    );
 }
 
 #[test]
