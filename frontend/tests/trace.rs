@@ -13,7 +13,7 @@ use nano_ipc::engine_core_output::FinishReason;
 use nano_trace::check::{OpenSlices, check};
 use nano_trace::read::Source;
 use nano_trace::timeline::{ArgValue, TimelineSlice};
-use nano_trace::{Event, ProcessTrace, Rings};
+use nano_trace::{Event, ProcessTrace, Rings, SessionSpec};
 use serde_json::json;
 use support::{PATIENCE, RUN, Response, Server, client_send, config, output, request};
 
@@ -25,12 +25,11 @@ fn every_request_is_one_whole_track_whatever_became_of_it() {
     let rings = Rings::create().expect("memory");
     nano_trace::start(ProcessTrace {
         dir: dir.path().to_owned(),
-        session: "auto".to_owned(),
         role: "frontend".to_owned(),
         run: RUN,
-        max_bytes: 64 << 20,
         rings: rings.fd().try_clone_to_owned().expect("descriptor"),
         facts: Vec::new(),
+        sessions: vec![SessionSpec::new("auto".parse().expect("a name"), 64 << 20)],
     })
     .expect("recording starts");
     let (server, core) = Server::start(config());

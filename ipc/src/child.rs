@@ -17,7 +17,7 @@ use crate::logging;
 use crate::to_child::ToChild;
 use crate::to_launcher::ToLauncher;
 use log::LevelFilter;
-use nano_trace::ProcessTrace;
+use nano_trace::{ProcessTrace, SessionSpec};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -49,6 +49,8 @@ enum StartError {
     NotStart,
     #[error(transparent)]
     Trace(#[from] nano_trace::StartError),
+    #[error(transparent)]
+    SessionName(#[from] nano_trace::NotASessionName),
     #[error(transparent)]
     Role(#[from] WrongRole),
     #[error("cannot set up the process: {0}")]
@@ -141,12 +143,11 @@ where
     if let Some(trace) = trace {
         nano_trace::start(ProcessTrace {
             dir: trace.dir,
-            session: trace.session,
             role: role.role().to_string(),
             run,
-            max_bytes: trace.max_bytes,
             rings: take_inherited(trace.rings_fd).map_err(std::io::Error::from)?,
             facts: trace.facts,
+            sessions: vec![SessionSpec::new(trace.session.parse()?, trace.max_bytes)],
         })?;
     }
     let config = C::try_from(role)?;

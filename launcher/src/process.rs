@@ -183,18 +183,20 @@ impl Process {
         self.signal(Signal::SIGKILL);
     }
 
-    /// Completes the trace file of this process, which must be gone: what it
-    /// had recorded and not yet written when it was killed.
+    /// Completes the trace files of this process, which must be gone: with what
+    /// it had recorded and not yet written when it was killed.
     pub fn salvage_trace(&self, dir: &Path) {
-        match self.rings.as_ref().map(|rings| rings.salvage(dir)) {
-            None | Some(Ok(None)) => {}
-            Some(Ok(Some(salvaged))) => log::info!(
-                "{}: {} last events went into {}",
-                self.role,
-                salvaged.events,
-                salvaged.file.display()
-            ),
-            Some(Err(error)) => log::error!("{}: its trace is incomplete: {error}", self.role),
+        let Some(rings) = &self.rings else { return };
+        for salvaged in rings.salvage(dir) {
+            match salvaged {
+                Ok(salvaged) => log::info!(
+                    "{}: {} last events went into {}",
+                    self.role,
+                    salvaged.events,
+                    salvaged.file.display()
+                ),
+                Err(error) => log::error!("{}: its trace is incomplete: {error}", self.role),
+            }
         }
     }
 

@@ -37,7 +37,7 @@ use fastrace::local::LocalSpan;
 use nano_trace::check::{OpenSlices, check};
 use nano_trace::proto::{debug_annotation::Value, trace_packet::Data, track_event};
 use nano_trace::read::{Source, Tail};
-use nano_trace::{Event, ProcessTrace, Rings, State};
+use nano_trace::{Event, ProcessTrace, Rings, SessionSpec, SessionState, SessionStatus};
 use nix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::hint::black_box;
@@ -99,8 +99,8 @@ fn main() -> ExitCode {
     let long_run = ours.next - before;
 
     nano_trace::finish();
-    let status = nano_trace::status().expect("it was started");
-    assert_eq!(status.state, State::Finished);
+    let status = status();
+    assert_eq!(status.state, SessionState::Finished);
     let verified = verify(&status.file);
 
     // Last, because its collector is a thread that would run beside ours.
@@ -250,7 +250,7 @@ impl Recorder for Ours {
         });
         self.next += slices;
         if self.on {
-            assert!(nano_trace::flush(), "{:?}", nano_trace::status());
+            assert!(nano_trace::flush(), "{:?}", status());
         }
         ns
     }
@@ -371,14 +371,18 @@ fn start(dir: &Path) {
     let rings = Rings::create().expect("memory for the rings");
     nano_trace::start(ProcessTrace {
         dir: dir.to_owned(),
-        session: "auto".to_owned(),
         role: "single".to_owned(),
         run: 1,
-        max_bytes: 16 << 30,
         rings: rings.fd().try_clone_to_owned().expect("a descriptor"),
         facts: vec![],
+        sessions: vec![SessionSpec::new("auto".parse().expect("a name"), 16 << 30)],
     })
     .expect("nothing recorded before");
+}
+
+/// How the one session stands.
+fn status() -> SessionStatus {
+    nano_trace::sessions().pop().expect("it was started")
 }
 
 /// Counts the file's slices: each begins and ends before the next one, with

@@ -176,6 +176,23 @@ impl Timeline {
         self.anchors.back().copied()
     }
 
+    /// A raw time about so long before the newest anchor.
+    pub(crate) fn raw_before(&self, lag: Duration) -> u64 {
+        let Some(newest) = self.newest() else {
+            return 0;
+        };
+        let ns = newest.boottime.saturating_sub(lag.as_nanos() as u64);
+        let after = self.anchors.partition_point(|a| a.boottime <= ns);
+        let Some(from) = after.checked_sub(1).map(|before| self.anchors[before]) else {
+            return 0;
+        };
+        let Some(to) = self.anchors.get(after) else {
+            return newest.raw;
+        };
+        let ticks = u128::from(to.raw - from.raw) * u128::from(ns - from.boottime);
+        from.raw + (ticks / u128::from(to.boottime - from.boottime)) as u64
+    }
+
     /// CLOCK_BOOTTIME in ns of a raw time; times outside the anchors get the
     /// nearest anchor's.
     #[inline]
@@ -273,6 +290,16 @@ mod tests {
         for raw in [5, 77, 123_456_789_012, 1 << 50] {
             assert_eq!(t.convert(raw), raw);
         }
+    }
+
+    #[test]
+    fn a_time_before_the_newest_anchor_is_found() {
+        let mut t = timeline(&[(1000, 10_000), (3000, 11_000), (4000, 11_600)]);
+        for (lag, raw) in [(0, 4000), (300, 3500), (600, 3000), (1100, 2000), (9999, 0)] {
+            assert_eq!(t.raw_before(Duration::from_nanos(lag)), raw, "{lag}");
+        }
+        assert_eq!(t.convert(t.raw_before(Duration::from_nanos(1100))), 10_500);
+        assert_eq!(timeline(&[]).raw_before(Duration::ZERO), 0);
     }
 
     #[test]

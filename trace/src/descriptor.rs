@@ -59,9 +59,9 @@ pub(crate) fn thread(identity: &Identity, thread: &Thread) -> TrackDescriptor {
 
 /// A request's track. All of a process have one name and one parent, so that
 /// the viewer packs those that do not overlap into lanes.
-pub(crate) fn request(identity: &Identity, trace_key: u64) -> TrackDescriptor {
+pub(crate) fn request(identity: &Identity, uuid: u64) -> TrackDescriptor {
     TrackDescriptor {
-        uuid: Some(identity.request(trace_key)),
+        uuid: Some(uuid),
         parent_uuid: Some(identity.process()),
         name: Some("request".to_owned()),
         sibling_order_rank: Some(0),

@@ -1,24 +1,32 @@
-//! From the rings of one process to the file of one session.
+//! From the rings of one process to the files of its sessions.
 //!
 //! The process's own writer thread and, after its death, its launcher do this
-//! alike: they take an anchor, look how far every ring is, and encode what
-//! lies before the anchor, in order of time over all rings.
+//! alike: they take an anchor, look how far every ring is, and give what lies
+//! before the anchor, in order of time over all rings, to every session that
+//! it belongs to.
 //!
 //! Why before the anchor: what happened before a record (a request handed from
 //! one thread to another) was published before the record's time was read. If
 //! that time lies before the anchor, so does the publication, and a look at
 //! the rings after the anchor sees it. So nothing is encoded before what it
-//! follows from, although rings are looked at one by one.
+//! follows from, although rings are looked at one by one. A session that
+//! begins now begins after the anchor, or is known by the look at the sessions
+//! that follows it: so it misses nothing.
 
+use crate::Event;
 use crate::clock::{Anchor, Timeline};
-use crate::encoder::{Encoder, EndReason, Thread};
-use crate::entry::Entry;
-use crate::rings::{Owner, RingHeader, Rings};
-use crate::trace_file::TraceFile;
+use crate::encoder::Thread;
+use crate::entry::{Entry, Kind};
+use crate::identity::Identity;
+use crate::recording::Recording;
+use crate::request_tracks::RequestTracks;
+use crate::rings::{CommittedSession, MAX_SESSIONS, Owner, RingHeader, Rings, SlotFacts};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// See the module.
 pub(crate) struct Drain<'r> {
@@ -27,13 +35,23 @@ pub(crate) struct Drain<'r> {
     /// During a pass: rings with records that belong to it, the oldest first.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     timeline: Timeline,
-    encoder: Encoder,
-    file: TraceFile,
-    max_bytes: u64,
-    /// Lost records that the file tells of.
-    dropped_told: u64,
-    /// Records and newest time in the file; `None` before it tells of a writer.
-    in_file: Option<(u64, u64)>,
+    process: Identity,
+    requests: RequestTracks,
+    counters: Counters,
+    /// One for each session that is not over.
+    pub(crate) recordings: Vec<Recording>,
+    /// Of all records up to this moment has been decided whose they are.
+    decided_ns: u64,
+    passed: Passed,
+}
+
+/// What a pass does beside draining.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PassPlan {
+    /// Records as young as that stay in the rings, as long as these have room.
+    pub(crate) lag: Duration,
+    /// What counters were set to before is not what they stand at.
+    pub(crate) counters_since_ns: u64,
 }
 
 /// The reading side of a ring.
@@ -47,33 +65,21 @@ struct Reader<'r> {
     owner: Owner,
 }
 
-/// Why nothing more goes into the file.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// The next packet would not fit below the cap.
-    ByteCap,
-    /// The file cannot be written.
-    Io(io::Error),
+/// What the counters of the process stand at.
+#[derive(Debug, Default)]
+struct Counters {
+    since_ns: u64,
+    values: Vec<(Event, u64)>,
 }
 
-/// Encoded bytes that are written at once.
-const CHUNK: usize = 64 << 10;
-/// More than one record and what it needs told (1024 flows take 10 KiB), and
-/// the file's end: room below the cap for one more of each.
-const CAP_RESERVE: u64 = 32 << 10;
+/// How many records came by in the last passes.
+#[derive(Debug, Default)]
+struct Passed(VecDeque<(u64, u64)>);
 
 impl<'r> Drain<'r> {
     /// Starts at the last commit of `rings`.
-    pub(crate) fn new(
-        rings: &'r Rings,
-        mut encoder: Encoder,
-        file: TraceFile,
-        max_bytes: u64,
-    ) -> Drain<'r> {
-        let (_, tails) = rings.committed();
-        let timeline = rings.timeline();
-        // An earlier drainer was alive then.
-        encoder.last_ns = timeline.newest().map_or(0, |anchor| anchor.boottime);
+    pub(crate) fn new(rings: &'r Rings) -> Drain<'r> {
+        let (decided_ns, tails) = rings.committed();
         let reader = |(index, tail)| {
             let (ring, words) = rings.ring(index);
             Reader {
@@ -88,39 +94,28 @@ impl<'r> Drain<'r> {
             rings,
             readers: tails.into_iter().enumerate().map(reader).collect(),
             queue: BinaryHeap::new(),
-            timeline,
-            encoder,
-            file,
-            max_bytes,
-            dropped_told: 0,
-            in_file: None,
+            timeline: rings.timeline(),
+            process: rings.identity(),
+            requests: RequestTracks::default(),
+            counters: Counters::default(),
+            recordings: Vec::new(),
+            decided_ns,
+            passed: Passed::default(),
         }
     }
 
-    pub(crate) fn encoder(&mut self) -> &mut Encoder {
-        &mut self.encoder
-    }
-
-    pub(crate) fn file(&self) -> &TraceFile {
-        &self.file
-    }
-
-    /// Records encoded.
-    pub(crate) fn events(&self) -> u64 {
-        self.encoder.events
-    }
-
-    /// Records lost so far.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.encoder.dropped(self.rings.drops())
+    /// Goes on with the file of a process that died.
+    pub(crate) fn resume(&mut self, slot: usize, facts: SlotFacts, dir: &Path) -> io::Result<()> {
+        let mut recording = Recording::resume(self.rings, slot, facts, dir, &mut self.requests)?;
+        // An earlier drainer was alive then.
+        recording.alive_at(self.timeline.newest().map_or(0, |anchor| anchor.boottime));
+        self.recordings.push(recording);
+        Ok(())
     }
 
     /// Reads both clocks.
     pub(crate) fn anchor(&mut self) -> Anchor {
         let anchor = Anchor::read(self.rings.clock());
-        if self.timeline.newest().is_none() {
-            self.encoder.last_ns = anchor.boottime;
-        }
         self.rings.push_anchor(anchor);
         if self.timeline.push(anchor) {
             anchor
@@ -133,30 +128,42 @@ impl<'r> Drain<'r> {
         }
     }
 
-    /// Encodes what was recorded until now, and writes it. `true`: the rings
-    /// fill so fast that another pass should follow at once.
-    pub(crate) fn pass(&mut self) -> Result<bool, Stop> {
-        let upto = self.anchor().raw;
+    /// Encodes what was recorded until now, and writes it. `look` brings
+    /// sessions that have begun, and a plan. `true`: the rings fill so fast
+    /// that another pass should follow at once. Sessions that are over have an
+    /// outcome then, and are the caller's to take away.
+    pub(crate) fn pass(&mut self, look: impl FnOnce(&mut Vec<Recording>) -> PassPlan) -> bool {
+        let anchor = self.anchor();
+        let plan = look(&mut self.recordings);
+        self.counters.begin_anew(plan.counters_since_ns);
+        for recording in &mut self.recordings {
+            let passed = &self.passed;
+            recording.look(self.rings, self.decided_ns, |ns| passed.since(ns));
+        }
+        self.readers.iter_mut().for_each(Reader::look);
+        let lags = !plan.lag.is_zero() && !self.readers.iter().any(Reader::is_half_full);
+        let upto = match lags {
+            true => self.timeline.raw_before(plan.lag).min(anchor.raw),
+            false => anchor.raw,
+        };
         self.queue.clear();
         for ring in 0..self.readers.len() {
-            self.readers[ring].look();
             self.enqueue(ring, upto);
         }
         while let Some(Reverse((_, ring))) = self.queue.pop() {
             // No other ring has an older record until then.
             let until = self.queue.peek().map_or(upto, |Reverse((time, _))| *time);
-            self.run(ring, until)?;
+            self.run(ring, until);
             self.enqueue(ring, upto);
         }
-        let dropped = self.dropped();
-        if dropped > self.dropped_told {
-            self.dropped_told = dropped;
-            // Not now: for a salvager, that is after the process's end.
-            self.encoder.tell_dropped(dropped, self.encoder.last_ns);
+        self.decided_ns = self.decided_ns.max(self.timeline.convert(upto));
+        self.passed.end_pass(self.decided_ns);
+        for recording in &mut self.recordings {
+            recording.advance(self.decided_ns, &self.requests, &self.counters.values);
         }
-        self.flush()?;
+        self.flush();
         self.free_rings();
-        Ok(self.readers.iter().any(Reader::fills_fast))
+        self.readers.iter().any(Reader::fills_fast)
     }
 
     /// Queues a ring by its oldest record, if that is not beyond `upto`.
@@ -166,60 +173,89 @@ impl<'r> Drain<'r> {
         }
     }
 
-    /// Encodes a ring's records up to a time.
-    fn run(&mut self, ring: usize, until: u64) -> Result<(), Stop> {
-        if !self.encoder.is_open(ring) {
-            self.encoder.open(ring, &self.readers[ring].thread());
-        }
+    /// Gives a ring's records up to a time to the sessions.
+    fn run(&mut self, ring: usize, until: u64) {
+        let mut next_change_ns = self.next_change_ns();
         while let Some(entry) = self.readers[ring].peek(until) {
-            let pending = self.encoder.out.len();
-            if self.file.len() + pending as u64 + CAP_RESERVE > self.max_bytes {
-                return Err(Stop::ByteCap);
-            }
             let ns = self.timeline.convert(entry.time());
-            self.encoder.encode(ring, &entry, ns);
+            if ns >= next_change_ns {
+                for recording in &mut self.recordings {
+                    recording.advance(ns, &self.requests, &self.counters.values);
+                }
+                next_change_ns = self.next_change_ns();
+            }
+            self.passed.count();
+            let kind = entry.head().kind;
+            if kind == Kind::Counter {
+                self.counters.set(entry.head().event, &entry, ns);
+            }
+            let request = kind.of_request().then(|| {
+                let uuid = self.process.request(entry.trace_key());
+                (uuid, self.requests.step(uuid, &entry))
+            });
+            let reader = &self.readers[ring];
+            let mut has_chunk = false;
+            for recording in &mut self.recordings {
+                let thread = || reader.thread();
+                recording.take(ring, &entry, ns, request, &self.requests, thread);
+                has_chunk |= recording.has_chunk();
+            }
+            if let Some((uuid, step)) = request {
+                self.requests.settle(uuid, step);
+            }
             self.readers[ring].tail += entry.len();
-            if pending >= CHUNK {
-                self.flush()?;
+            if has_chunk {
+                self.flush();
             }
         }
-        Ok(())
+    }
+
+    fn next_change_ns(&self) -> u64 {
+        let changes = self.recordings.iter().map(Recording::next_change_ns);
+        changes.min().unwrap_or(u64::MAX)
     }
 
     /// Writes what is encoded, and gives its room in the rings back.
-    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
-        let written = self.file.append(self.encoder.out.packets());
-        self.encoder.out.clear();
-        if let Err(error) = written {
-            self.end_at_last_write();
-            return Err(Stop::Io(error));
+    fn flush(&mut self) {
+        let dropped = self.rings.drops();
+        for recording in &mut self.recordings {
+            recording.flush(dropped);
         }
-        self.in_file = Some((self.encoder.events, self.encoder.last_ns));
-        let tails = self.readers.iter().map(|reader| reader.tail);
-        self.rings.commit(self.file.len(), tails);
-        Ok(())
+        self.commit();
     }
 
-    /// Says that what was encoded since the last write could not be written.
-    /// Where a disk is full, there mostly is room for this: what the failed
-    /// write had begun with was given back, and it is small.
-    fn end_at_last_write(&mut self) {
-        let Some((events, ns)) = self.in_file else {
-            return;
-        };
-        (self.encoder.events, self.encoder.last_ns) = (events, ns);
-        let dropped = self.dropped();
-        self.encoder.tell_end(EndReason::WriteFailed, dropped, ns);
-        // The first error is the one to tell; the file is whole in any case.
-        let _ = self.file.append(self.encoder.out.packets());
-        self.encoder.out.clear();
+    /// Completes the files of sessions that are over, and takes them away.
+    pub(crate) fn take_finished(&mut self) -> Vec<Recording> {
+        let dropped = self.rings.drops();
+        let is_over = |recording: &mut Recording| recording.outcome.is_some();
+        let mut finished: Vec<Recording> = self.recordings.extract_if(.., is_over).collect();
+        for recording in &mut finished {
+            recording.finish(dropped);
+            // Before a commit says that the rings hold nothing of it any more.
+            self.rings.header().sessions[recording.slot].free();
+        }
+        if !finished.is_empty() {
+            self.commit();
+        }
+        finished
+    }
+
+    fn commit(&self) {
+        let mut sessions = [CommittedSession::default(); MAX_SESSIONS];
+        for recording in &self.recordings {
+            sessions[recording.slot] = recording.committed();
+        }
+        let tails = self.readers.iter().map(|reader| reader.tail);
+        self.rings.commit(self.decided_ns, sessions, tails);
     }
 
     /// Frees rings whose threads have ended, once they are empty.
     fn free_rings(&mut self) {
         for (ring, reader) in self.readers.iter().enumerate() {
             if reader.owner == Owner::Drainer && reader.tail == reader.head {
-                self.encoder.close(ring);
+                for recording in &mut self.recordings {
+                    recording.close(ring);
+                }
                 // Release: the next owner finds our tail.
                 let owner = &reader.ring.producer.owner;
                 owner.store(Owner::Nobody as u32, Ordering::Release);
@@ -227,16 +263,59 @@ impl<'r> Drain<'r> {
         }
     }
 
-    /// Says that the file tells of nothing more, after `ns` and what was recorded.
-    pub(crate) fn end(&mut self, reason: EndReason, ns: u64) -> Result<(), Stop> {
-        let (ns, dropped) = (ns.max(self.encoder.last_ns), self.dropped());
-        self.encoder.tell_end(reason, dropped, ns);
-        self.flush()
+    /// Of all records up to this moment of CLOCK_BOOTTIME has been decided whose they are.
+    pub(crate) fn decided_ns(&self) -> u64 {
+        self.decided_ns
+    }
+}
+
+impl Counters {
+    /// What was known before a moment says nothing any more.
+    fn begin_anew(&mut self, since_ns: u64) {
+        if since_ns != self.since_ns {
+            self.since_ns = since_ns;
+            self.values.clear();
+        }
     }
 
-    /// CLOCK_BOOTTIME of the newest anchor.
-    pub(crate) fn newest_ns(&self) -> u64 {
-        self.timeline.newest().map_or(0, |anchor| anchor.boottime)
+    fn set(&mut self, event: Event, entry: &Entry<'_>, ns: u64) {
+        let Some(value) = entry.args().next().filter(|_| ns >= self.since_ns) else {
+            return;
+        };
+        match self.values.iter_mut().find(|(known, _)| *known == event) {
+            Some((_, last)) => *last = value,
+            None => self.values.push((event, value)),
+        }
+    }
+}
+
+impl Passed {
+    /// Passes that are remembered.
+    const PASSES: usize = 64;
+
+    fn count(&mut self) {
+        match self.0.back_mut() {
+            Some((u64::MAX, records)) => *records += 1,
+            // Of a pass whose end is not known yet.
+            _ => self.0.push_back((u64::MAX, 1)),
+        }
+    }
+
+    fn end_pass(&mut self, decided_ns: u64) {
+        if let Some((end, _)) = self.0.back_mut()
+            && *end == u64::MAX
+        {
+            *end = decided_ns;
+        }
+        if self.0.len() > Self::PASSES {
+            self.0.pop_front();
+        }
+    }
+
+    /// Records of passes that went beyond a moment: at least those since then.
+    fn since(&self, ns: u64) -> u64 {
+        let passes = self.0.iter().filter(|(decided_ns, _)| *decided_ns >= ns);
+        passes.map(|(_, records)| records).sum()
     }
 }
 
@@ -265,10 +344,15 @@ impl<'r> Reader<'r> {
         entry.filter(|entry| entry.time() <= until)
     }
 
+    /// As of the last look.
+    fn is_half_full(&self) -> bool {
+        self.head - self.tail > self.words.len() as u64 / 2
+    }
+
     /// More came during the pass than a pass should find.
     fn fills_fast(&self) -> bool {
         let head = self.ring.producer.head.load(Ordering::Relaxed);
-        head.saturating_sub(self.tail) > self.words.len() as u64 / 4
+        head.saturating_sub(self.tail.max(self.head)) > self.words.len() as u64 / 4
     }
 
     fn thread(&self) -> Thread {

@@ -5,9 +5,12 @@
 //!   CLEARED, its defaults and a clock snapshot, and tells a text before it
 //!   names it;
 //! - a counter is described before its first value;
-//! - on a request's track, which many threads write to, every END has its
-//!   BEGIN: one whose BEGIN was dropped is left out, and one that skips inner
-//!   slices ends those too, for their ENDs were dropped.
+//! - every END has its BEGIN in this file: one whose BEGIN lies outside of the
+//!   session, or was dropped, is left out, and one that skips inner slices of a
+//!   request ends those too, for their ENDs were dropped;
+//! - while the session is off, nothing is open in its file: what was open is
+//!   ended when it goes off, and of requests begun again when it goes on, and
+//!   both say that they are clipped.
 
 use crate::clock::clock_ns;
 use crate::entry::{Entry, Kind};
@@ -17,10 +20,12 @@ use crate::interning::{self, ArgIids, TextKeys};
 use crate::packet::{Arg, ArgValue, EventPacket, PacketBuffer};
 use crate::proto::track_event::Type;
 use crate::proto::{self, SequenceFlags, Trace, TracePacket, trace_packet::Data};
-use crate::request_tracks::RequestTracks;
-use crate::{Event, descriptor};
+use crate::replay::Replay;
+use crate::request_tracks::{RequestTracks, Step};
+use crate::{Event, RequestTrack, descriptor};
 use nix::time::ClockId;
 use prost::Message;
+use std::collections::HashMap;
 
 /// A thread that records, as its ring tells.
 #[derive(Clone, Debug)]
@@ -42,69 +47,111 @@ impl Thread {
     }
 }
 
+/// Whose file it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileOf {
+    pub(crate) process: Identity,
+    /// The session's number in its process.
+    pub(crate) session: u32,
+    /// Salts sequence ids, so that a salvager's differ from the process's own.
+    pub(crate) writer: &'static str,
+    /// Of requests, only those that are marked.
+    pub(crate) marked_only: bool,
+}
+
 /// See the module.
 pub(crate) struct Encoder {
-    identity: Identity,
-    /// Salts sequence ids, so that a salvager's differ from the process's own.
-    writer: &'static str,
+    of: FileOf,
     /// By ring; the last is the drainer's own.
     sequences: Vec<Option<Sequence>>,
-    requests: RequestTracks,
+    /// By uuid: tracks of requests that the file describes.
+    tracks: HashMap<u64, Track>,
     /// A bit for each event whose counter was described.
     counters: u128,
-    keys: TextKeys,
+    /// By id: slices of threads that are open in a file that is gone on with.
+    open_before: HashMap<u32, u32>,
     flow_ids: Vec<u64>,
     /// Packets that are not in the file yet.
     pub(crate) out: PacketBuffer,
+    pub(crate) progress: Progress,
+    /// Records of requests whose counterparts were lost.
+    pub(crate) dropped: u64,
+    /// Bytes that `out` may hold.
+    pub(crate) room: u64,
+}
+
+/// How far the encoder is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
     /// Records encoded.
     pub(crate) events: u64,
     /// The newest time encoded.
     pub(crate) last_ns: u64,
-    dropped: u64,
+    /// The slice is open that says that the session is on.
+    pub(crate) is_on: bool,
 }
 
 struct Sequence {
     id: u32,
+    /// Slices of its thread that are open in the file.
+    open: u32,
     /// A bit for each event whose texts were told.
     events: u128,
     /// A bit for each text key that was told.
     keys: u64,
+    /// What "clipped" is was told.
+    clipped: bool,
 }
+
+/// A request's track in the file.
+#[derive(Debug, Default)]
+struct Track {
+    /// Slices that are open in the file.
+    open: usize,
+    /// So many of them, the outermost, have a clipped BEGIN.
+    clipped: usize,
+}
+
+/// Tracks that a file remembers; those with nothing open are forgotten beyond,
+/// and described again if they return, which does no harm.
+const MAX_TRACKS: usize = 1 << 16;
 
 const _: () = assert!(Event::ALL.len() <= 128, "events are bits of a u128");
 
 impl Encoder {
-    /// An encoder of so many rings. `requests` are slices that are open in the
-    /// file already.
-    pub(crate) fn new(
-        identity: Identity,
-        writer: &'static str,
-        rings: usize,
-        requests: RequestTracks,
-    ) -> Encoder {
+    /// An encoder of so many rings.
+    pub(crate) fn new(of: FileOf, rings: usize) -> Encoder {
         Encoder {
-            identity,
-            writer,
+            of,
             sequences: (0..=rings).map(|_| None).collect(),
-            requests,
+            tracks: HashMap::new(),
             counters: 0,
-            keys: TextKeys::default(),
+            open_before: HashMap::new(),
             flow_ids: Vec::new(),
             out: PacketBuffer::default(),
-            events: 0,
-            last_ns: 0,
+            progress: Progress::default(),
             dropped: 0,
+            room: 0,
         }
+    }
+
+    /// Goes on with a file in which so much is open.
+    pub(crate) fn resume(&mut self, replay: Replay) {
+        for (uuid, open) in replay.requests {
+            let open = open.len();
+            self.tracks.insert(uuid, Track { open, clipped: 0 });
+        }
+        self.open_before = replay.threads;
     }
 
     /// Opens the drainer's own sequence, and says what the process is.
     pub(crate) fn open_process(&mut self, role: &str, thread: &Thread, facts: &[(String, String)]) {
         self.open_own(thread);
-        let id = self.own_id();
+        let id = self.id(self.own());
         for data in [
             Data::TrackDescriptor(descriptor::root()),
-            Data::TrackDescriptor(descriptor::process(&self.identity, role)),
-            Data::TraceUuid(descriptor::trace_uuid(&self.identity)),
+            Data::TrackDescriptor(descriptor::process(&self.of.process, role)),
+            Data::TraceUuid(descriptor::trace_uuid(&self.of.process)),
             Data::TraceAttributes(descriptor::attributes(facts)),
         ] {
             self.packet(id, data);
@@ -124,8 +171,15 @@ impl Encoder {
 
     /// Opens a ring's sequence.
     pub(crate) fn open(&mut self, ring: usize, thread: &Thread) {
-        let id = self.identity.sequence(self.writer, thread.claim);
-        let track_uuid = Some(self.identity.thread(thread.tid));
+        let FileOf {
+            process,
+            session,
+            writer,
+            ..
+        } = self.of;
+        let id = process.sequence(session, writer, thread.claim);
+        let before = process.sequence(session, PROCESS, thread.claim);
+        let track_uuid = Some(process.thread(thread.tid));
         self.append(TracePacket {
             trusted_packet_sequence_id: Some(id),
             sequence_flags: Some(SequenceFlags::IncrementalStateCleared as u32),
@@ -139,12 +193,14 @@ impl Encoder {
         });
         self.packet(
             id,
-            Data::TrackDescriptor(descriptor::thread(&self.identity, thread)),
+            Data::TrackDescriptor(descriptor::thread(&process, thread)),
         );
         self.sequences[ring] = Some(Sequence {
             id,
+            open: self.open_before.remove(&before).unwrap_or(0),
             events: 0,
             keys: 0,
+            clipped: false,
         });
     }
 
@@ -153,86 +209,104 @@ impl Encoder {
         self.sequences[ring] = None;
     }
 
-    /// Encodes a record of a ring whose sequence is open, at its CLOCK_BOOTTIME.
-    pub(crate) fn encode(&mut self, ring: usize, entry: &Entry<'_>, ns: u64) {
-        self.last_ns = self.last_ns.max(ns);
+    /// Encodes a record of a ring whose sequence is open, at its CLOCK_BOOTTIME;
+    /// `request`: track and meaning, if it is of a request's track.
+    pub(crate) fn encode(
+        &mut self,
+        ring: usize,
+        entry: &Entry<'_>,
+        ns: u64,
+        request: Option<(u64, Step)>,
+        requests: &RequestTracks,
+    ) {
         let head = entry.head();
-        if head.kind == Kind::Text {
-            let (key, text) = entry.text();
-            if let Some(place) = self.keys.place(&key) {
-                let track = self.identity.request(entry.trace_key());
-                self.requests.add_text(track, place, text);
-            }
-            return;
-        }
-        self.events += 1;
         let event = head.event;
-        let iids = interning::event(event);
-        self.flow_ids.clear();
-        if head.flows > 0 {
-            let run = self.identity.run;
-            self.flow_ids.extend(entry.flows().map(|flow| flow.id(run)));
+        let Some(sequence) = &mut self.sequences[ring] else {
+            return;
+        };
+        let sequence_id = sequence.id;
+        match head.kind {
+            Kind::Begin => sequence.open += 1,
+            // Its BEGIN is not in the file.
+            Kind::End if sequence.open == 0 => return,
+            Kind::End => sequence.open -= 1,
+            _ => {}
         }
+        let iids = interning::event(event);
         let mut packet = EventPacket {
             timestamp: ns,
-            sequence_id: 0,
-            kind: Type::Instant,
+            sequence_id,
             name: Some((iids.category, iids.name)),
-            args: &[],
-            texts: &[],
-            track: None,
-            counter: None,
-            flow_ids: &[],
+            ..EMPTY
         };
         let mut first_arg = usize::from(head.first_arg);
         let mut texts: Vec<(u64, String)> = Vec::new();
         match head.kind {
             Kind::Begin => packet.kind = Type::SliceBegin,
             Kind::End => packet.kind = Type::SliceEnd,
-            Kind::Instant | Kind::Text => {}
             Kind::Counter => {
                 packet.kind = Type::Counter;
                 packet.name = None;
                 packet.counter = entry.args().next();
                 packet.track = Some(self.counter_track(ring, event));
             }
-            Kind::RequestBegin | Kind::RequestEnd | Kind::RequestInstant => {
-                let track = self.request_track(ring, entry.trace_key());
-                packet.track = Some(track);
-                match head.kind {
-                    Kind::RequestBegin => {
-                        if !self.requests.begin(track, event, head.args) {
-                            self.dropped += 1;
-                            return;
-                        }
-                        packet.kind = Type::SliceBegin;
-                    }
-                    Kind::RequestEnd => {
-                        let Some(end) = self.requests.end(track, event) else {
-                            self.dropped += 1;
-                            return;
-                        };
-                        self.dropped += end.unended as u64;
-                        for _ in 0..end.unended {
-                            self.bare_end(ring, track, ns);
-                        }
-                        packet.kind = Type::SliceEnd;
-                        first_arg = usize::from(end.args_given);
-                    }
-                    _ => {}
+            _ => {}
+        }
+        if let Some((uuid, step)) = request {
+            match step {
+                Step::Text => return,
+                Step::Lost => {
+                    self.dropped += 1;
+                    return;
                 }
-                for (place, text) in self.requests.take_texts(track) {
-                    texts.push((self.tell_key(ring, place), text));
+                Step::Begin => packet.kind = Type::SliceBegin,
+                Step::End {
+                    unended,
+                    args_given,
+                } => {
+                    packet.kind = Type::SliceEnd;
+                    first_arg = usize::from(args_given);
+                    let open = self.tracks.get(&uuid).map_or(0, |track| track.open);
+                    // Its BEGIN is not in the file, and so are not those around it.
+                    if open == 0 {
+                        return;
+                    }
+                    for _ in 0..unended.min(open - 1) {
+                        self.bare_end(ring, Some(uuid), ns, false);
+                    }
                 }
+                Step::Instant => {}
             }
+            let is_new = self.describe_request(ring, uuid);
+            let track = self.tracks.entry(uuid).or_default();
+            match step {
+                Step::Begin => track.open += 1,
+                Step::End { unended, .. } => {
+                    track.open = track.open.saturating_sub(1 + unended);
+                    track.clipped = track.clipped.min(track.open);
+                }
+                _ => {}
+            }
+            packet.track = Some(uuid);
+            texts = self.tell_texts(ring, requests, uuid, is_new);
+        }
+        self.progress.last_ns = self.progress.last_ns.max(ns);
+        self.progress.events += 1;
+        self.flow_ids.clear();
+        if head.flows > 0 {
+            let FileOf {
+                process,
+                marked_only,
+                ..
+            } = self.of;
+            let flows = entry.flows();
+            let flows = flows.filter(|flow| !marked_only || flow.is_of_marked());
+            self.flow_ids.extend(flows.map(|flow| flow.id(process.run)));
         }
         if packet.kind == Type::SliceEnd {
             packet.name = None;
         }
-        let mut args = [Arg {
-            name: 0,
-            value: ArgValue::Uint(0),
-        }; Event::MAX_ARGS];
+        let mut args = NO_ARGS;
         let mut count = 0;
         if head.kind != Kind::Counter {
             if packet.name.is_some() || head.args > 0 {
@@ -243,11 +317,7 @@ impl Encoder {
                 count += 1;
             }
         }
-        let Some(sequence) = &self.sequences[ring] else {
-            return;
-        };
         EventPacket {
-            sequence_id: sequence.id,
             args: &args[..count],
             texts: &texts,
             flow_ids: &self.flow_ids,
@@ -256,51 +326,163 @@ impl Encoder {
         .append(&mut self.out);
     }
 
-    /// Records that were lost so far, those included that the encoder left out.
-    pub(crate) fn dropped(&self, in_rings: u64) -> u64 {
-        in_rings + self.dropped
+    /// There is no room for another record.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.len() as u64 > self.room
+    }
+
+    /// The session is on from now on: shows the requests that are under way,
+    /// and what counters stand at. `false`: there was not room enough.
+    pub(crate) fn switch_on(
+        &mut self,
+        ns: u64,
+        requests: &RequestTracks,
+        counters: &[(Event, u64)],
+    ) -> bool {
+        let own = self.own();
+        self.progress.last_ns = self.progress.last_ns.max(ns);
+        self.own_event(Type::SliceBegin, Event::TraceRecording, ns);
+        self.progress.is_on = true;
+        for &(event, value) in counters {
+            self.own_counter(event, value, ns);
+        }
+        for (uuid, request) in requests.open() {
+            if self.of.marked_only && !RequestTrack::is_marked(request.trace_key) {
+                continue;
+            }
+            if self.is_full() {
+                return false;
+            }
+            self.describe_request(own, uuid);
+            let open = request.open.len();
+            self.tracks.insert(
+                uuid,
+                Track {
+                    open,
+                    clipped: open,
+                },
+            );
+            let mut texts = self.tell_texts(own, requests, uuid, true);
+            self.tell_clipped(own);
+            for slice in &request.open {
+                self.tell_event(own, slice.event);
+                let iids = interning::event(slice.event);
+                let rows = slice.args().iter().zip(&iids.args);
+                let args: Vec<Arg> = rows.map(|(&value, row)| arg(row, value)).collect();
+                EventPacket {
+                    timestamp: ns,
+                    sequence_id: self.id(own),
+                    kind: Type::SliceBegin,
+                    name: Some((iids.category, iids.name)),
+                    args: &args,
+                    texts: &std::mem::take(&mut texts),
+                    track: Some(uuid),
+                    clipped: true,
+                    ..EMPTY
+                }
+                .append(&mut self.out);
+            }
+        }
+        !self.is_full()
+    }
+
+    /// The session is off from `ns` on: ends what is open, innermost first.
+    /// `false`: there was not room enough.
+    pub(crate) fn switch_off(&mut self, ns: u64) -> bool {
+        let ns = self.progress.last_ns.max(ns.saturating_sub(1));
+        self.progress.last_ns = ns;
+        let own = self.own();
+        // Of a file that is gone on with: threads that recorded nothing since.
+        self.open_before.clear();
+        for ring in 0..own {
+            let open = self.sequences[ring]
+                .as_mut()
+                .map(|s| std::mem::take(&mut s.open));
+            for _ in 0..open.unwrap_or(0) {
+                self.bare_end(ring, None, ns, true);
+            }
+        }
+        let tracks = self.tracks.iter_mut().filter(|(_, track)| track.open > 0);
+        let open: Vec<(u64, Track)> = tracks
+            .map(|(&uuid, track)| (uuid, std::mem::take(track)))
+            .collect();
+        for (uuid, track) in open {
+            if self.is_full() {
+                return false;
+            }
+            for place in (0..track.open).rev() {
+                // A slice that is clipped on both sides says so once.
+                self.bare_end(own, Some(uuid), ns, place >= track.clipped);
+            }
+        }
+        self.tell_off(ns);
+        !self.is_full()
     }
 
     /// Tells how many records were lost so far.
     pub(crate) fn tell_dropped(&mut self, dropped: u64, ns: u64) {
-        let own = self.sequences.len() - 1;
-        let track = self.counter_track(own, Event::DroppedRecords);
-        self.own_event(EventPacket {
-            timestamp: ns,
-            kind: Type::Counter,
-            track: Some(track),
-            counter: Some(dropped),
-            ..EMPTY
-        });
+        self.own_counter(Event::DroppedRecords, dropped, ns);
+    }
+
+    fn tell_off(&mut self, ns: u64) {
+        if std::mem::replace(&mut self.progress.is_on, false) {
+            self.own_event(Type::SliceEnd, Event::TraceRecording, ns);
+        }
     }
 
     /// Says that the file tells of nothing after `ns`, and why.
     pub(crate) fn tell_end(&mut self, reason: EndReason, dropped: u64, ns: u64) {
+        self.tell_off(ns);
         let event = Event::TraceEnd;
         // Whether it was told or not: it may be lost with a write that failed.
-        self.tell(self.sequences.len() - 1, interning::interned(event));
+        self.tell(self.own(), interning::interned(event));
         let iids = interning::event(event);
-        let values = [reason as u64, self.events, dropped];
+        let values = [reason as u64, self.progress.events, dropped];
         let rows = iids.args.iter().zip(values);
         let args: Vec<Arg> = rows.map(|(row, value)| arg(row, value)).collect();
-        self.own_event(EventPacket {
+        EventPacket {
             timestamp: ns,
+            sequence_id: self.id(self.own()),
             name: Some((iids.category, iids.name)),
             args: &args,
             ..EMPTY
-        });
-    }
-
-    fn own_event(&mut self, packet: EventPacket<'_>) {
-        EventPacket {
-            sequence_id: self.own_id(),
-            ..packet
         }
         .append(&mut self.out);
     }
 
-    fn own_id(&self) -> u32 {
-        self.id(self.sequences.len() - 1)
+    /// Begin or end of a slice of the drainer's own, without arguments.
+    fn own_event(&mut self, kind: Type, event: Event, ns: u64) {
+        let own = self.own();
+        self.tell_event(own, event);
+        let iids = interning::event(event);
+        EventPacket {
+            timestamp: ns,
+            sequence_id: self.id(own),
+            kind,
+            name: (kind == Type::SliceBegin).then_some((iids.category, iids.name)),
+            ..EMPTY
+        }
+        .append(&mut self.out);
+    }
+
+    fn own_counter(&mut self, event: Event, value: u64, ns: u64) {
+        let own = self.own();
+        let track = self.counter_track(own, event);
+        EventPacket {
+            timestamp: ns,
+            sequence_id: self.id(own),
+            kind: Type::Counter,
+            track: Some(track),
+            counter: Some(value),
+            ..EMPTY
+        }
+        .append(&mut self.out);
+    }
+
+    /// Place of the drainer's own sequence.
+    fn own(&self) -> usize {
+        self.sequences.len() - 1
     }
 
     /// A sequence's id; 0, which readers drop, if it is not open.
@@ -308,26 +490,48 @@ impl Encoder {
         self.sequences[ring].as_ref().map_or(0, |s| s.id)
     }
 
-    /// Ends the innermost slice of a track.
-    fn bare_end(&mut self, ring: usize, track: u64, ns: u64) {
+    /// Ends the innermost slice of a request's track, or of the ring's thread.
+    fn bare_end(&mut self, ring: usize, track: Option<u64>, ns: u64, clipped: bool) {
+        if clipped {
+            self.tell_clipped(ring);
+        }
         EventPacket {
             timestamp: ns,
             sequence_id: self.id(ring),
             kind: Type::SliceEnd,
-            track: Some(track),
+            track,
+            clipped,
             ..EMPTY
         }
         .append(&mut self.out);
     }
 
-    /// The uuid of a request's track, which is described once.
-    fn request_track(&mut self, ring: usize, trace_key: u64) -> u64 {
-        let track = self.identity.request(trace_key);
-        if self.requests.describe(track) {
-            let descriptor = descriptor::request(&self.identity, trace_key);
-            self.packet(self.id(ring), Data::TrackDescriptor(descriptor));
+    /// Describes a request's track, once; whether this was the time.
+    fn describe_request(&mut self, ring: usize, uuid: u64) -> bool {
+        if self.tracks.contains_key(&uuid) {
+            return false;
         }
-        track
+        if self.tracks.len() >= MAX_TRACKS {
+            self.tracks.retain(|_, track| track.open > 0);
+        }
+        let descriptor = descriptor::request(&self.of.process, uuid);
+        self.packet(self.id(ring), Data::TrackDescriptor(descriptor));
+        self.tracks.insert(uuid, Track::default());
+        true
+    }
+
+    /// Tells a sequence the keys of a track's texts; iids and texts.
+    fn tell_texts(
+        &mut self,
+        ring: usize,
+        requests: &RequestTracks,
+        uuid: u64,
+        all: bool,
+    ) -> Vec<(u64, String)> {
+        let texts = requests.texts(uuid, all).iter();
+        texts
+            .map(|(place, text)| (self.tell_key(ring, *place, requests.keys()), text.clone()))
+            .collect()
     }
 
     /// The uuid of a counter's track, which is described once.
@@ -335,10 +539,10 @@ impl Encoder {
         let bit = 1 << event as u32;
         if self.counters & bit == 0 {
             self.counters |= bit;
-            let descriptor = descriptor::counter(&self.identity, event);
+            let descriptor = descriptor::counter(&self.of.process, event);
             self.packet(self.id(ring), Data::TrackDescriptor(descriptor));
         }
-        self.identity.counter(event)
+        self.of.process.counter(event)
     }
 
     /// Tells a sequence the texts of an event, once.
@@ -354,15 +558,24 @@ impl Encoder {
     }
 
     /// Tells a sequence a text's key, once, and returns its iid.
-    fn tell_key(&mut self, ring: usize, place: usize) -> u64 {
+    fn tell_key(&mut self, ring: usize, place: usize, keys: &TextKeys) -> u64 {
         let bit = 1 << place;
         if let Some(sequence) = &mut self.sequences[ring]
             && sequence.keys & bit == 0
         {
             sequence.keys |= bit;
-            self.tell(ring, self.keys.interned(place));
+            self.tell(ring, keys.interned(place));
         }
         TextKeys::iid(place)
+    }
+
+    /// Tells a sequence what "clipped" is, once.
+    fn tell_clipped(&mut self, ring: usize) {
+        if let Some(sequence) = &mut self.sequences[ring]
+            && !std::mem::replace(&mut sequence.clipped, true)
+        {
+            self.tell(ring, interning::clipped());
+        }
     }
 
     #[cold]
@@ -397,9 +610,15 @@ pub(crate) enum EndReason {
     ByteCap,
     ProcessDied,
     WriteFailed,
+    Duration,
 }
 
-const _: () = assert!(EndReason::WriteFailed as usize + 1 == TRACE_END_REASONS.len());
+const _: () = assert!(EndReason::Duration as usize + 1 == TRACE_END_REASONS.len());
+
+/// What a process calls itself as a writer ([`FileOf::writer`]).
+pub(crate) const PROCESS: &str = "process";
+/// What a salvager is called.
+pub(crate) const SALVAGE: &str = "salvage";
 
 impl EndReason {
     /// What is open in such a file ended beyond it.
@@ -420,7 +639,13 @@ const EMPTY: EventPacket<'_> = EventPacket {
     track: None,
     counter: None,
     flow_ids: &[],
+    clipped: false,
 };
+
+const NO_ARGS: [Arg; Event::MAX_ARGS] = [Arg {
+    name: 0,
+    value: ArgValue::Uint(0),
+}; Event::MAX_ARGS];
 
 #[inline]
 fn arg(row: &ArgIids, value: u64) -> Arg {

@@ -1,5 +1,7 @@
 //! The catalogue: one closed list of everything that a trace can show.
 
+use crate::Detail;
+
 /// Where an event is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrackKind {
@@ -27,7 +29,13 @@ pub const FINISH_REASONS: &[&str] = &["stop", "length", "abort", "error"];
 pub const NOT_ADMITTED_REASONS: &[&str] = &["token budget", "sequence slots", "KV blocks"];
 
 /// Labels of why a trace ends, by [`Event::TraceEnd`]'s argument.
-pub const TRACE_END_REASONS: &[&str] = &["finished", "byte cap", "process died", "write failed"];
+pub const TRACE_END_REASONS: &[&str] = &[
+    "finished",
+    "byte cap",
+    "process died",
+    "write failed",
+    "duration",
+];
 
 macro_rules! catalogue {
     ($($(#[$doc:meta])* $event:ident = $name:literal, $category:literal, $track:ident, [$($arg:literal: $kind:expr),* $(,)?];)*) => {
@@ -160,9 +168,22 @@ catalogue! {
     TraceEnd = "trace.end", "trace", Thread, ["reason": Label(TRACE_END_REASONS), "events": Int, "dropped": Int];
     /// Records that found no room in their ring, so far.
     DroppedRecords = "dropped_records", "trace", Counter, [];
+    /// The session records; what lies beside such slices is not in the file.
+    TraceRecording = "recording", "trace", Thread, [];
+    // Of detail 2.
+    /// One layer of the forward pass.
+    Layer = "layer", "worker", Thread, ["layer": Int];
 }
 
 impl Event {
     /// Arguments of one record at most.
     pub const MAX_ARGS: usize = 5;
+
+    /// The least detail of a session that shows it.
+    pub const fn detail(self) -> Detail {
+        match self {
+            Event::Layer => Detail::Ops,
+            _ => Detail::Steps,
+        }
+    }
 }

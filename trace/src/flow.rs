@@ -1,5 +1,6 @@
 //! Arrows between processes.
 
+use crate::RequestTrack;
 use crate::hash::{Domain, hash};
 
 /// What an arrow connects.
@@ -42,6 +43,11 @@ impl Flow {
             kind: FlowKind::Request,
             key: trace_key,
         }
+    }
+
+    /// It is no request's, or that of a marked one.
+    pub(crate) fn is_of_marked(self) -> bool {
+        self.kind != FlowKind::Request || RequestTrack::is_marked(self.key)
     }
 
     /// Its id in the trace, in the run of a server.

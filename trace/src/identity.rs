@@ -39,13 +39,14 @@ impl Identity {
     }
 
     /// The id of the packet sequence that `writer` (the process itself or its
-    /// salvager) makes of the `claim`th ring claim.
-    pub(crate) fn sequence(&self, writer: &str, claim: u64) -> u32 {
+    /// salvager) makes of the `claim`th ring claim in the file of a session.
+    pub(crate) fn sequence(&self, session: u32, writer: &str, claim: u64) -> u32 {
         let writer = writer.bytes().fold(0, |h, b| h << 8 | u64::from(b));
         sequence_id(&[
             self.run,
             u64::from(self.pid),
             self.started_ns,
+            u64::from(session),
             writer,
             claim,
         ])

@@ -23,8 +23,25 @@ pub(crate) struct ArgIids {
     pub(crate) labels: Vec<u64>,
 }
 
-/// Arguments of the catalogue have smaller iids; those of texts begin here.
-pub(crate) const FIRST_TEXT_KEY: u64 = 1000;
+/// Of the argument that says that a slice goes on beyond its session. Those of
+/// the catalogue have smaller iids, those of texts larger ones.
+pub(crate) const CLIPPED: u64 = 999;
+const FIRST_TEXT_KEY: u64 = CLIPPED + 1;
+
+/// What a sequence must have told before it names [`CLIPPED`].
+pub(crate) fn clipped() -> InternedData {
+    arg_name(CLIPPED, "clipped")
+}
+
+fn arg_name(iid: u64, name: &str) -> InternedData {
+    InternedData {
+        debug_annotation_names: vec![DebugAnnotationName {
+            iid: Some(iid),
+            name: Some(name.to_owned()),
+        }],
+        ..InternedData::default()
+    }
+}
 
 /// Iids of the whole catalogue, by event.
 pub(crate) fn event(event: Event) -> &'static EventIids {
@@ -132,13 +149,8 @@ impl TextKeys {
 
     /// What a sequence must have told before it names the key.
     pub(crate) fn interned(&self, place: usize) -> InternedData {
-        InternedData {
-            debug_annotation_names: vec![DebugAnnotationName {
-                iid: Some(Self::iid(place)),
-                name: self.0.get(place).cloned(),
-            }],
-            ..InternedData::default()
-        }
+        let key = self.0.get(place).map_or("", String::as_str);
+        arg_name(Self::iid(place), key)
     }
 }
 
@@ -166,7 +178,7 @@ mod tests {
                 same(&mut categories, c.iid, c.name.unwrap());
             }
             for a in data.debug_annotation_names {
-                assert!(a.iid.unwrap() < FIRST_TEXT_KEY);
+                assert!(a.iid.unwrap() < CLIPPED);
                 same(&mut args, a.iid, a.name.unwrap());
             }
             for l in data.debug_annotation_string_values {

@@ -20,16 +20,20 @@ mod interning;
 mod live_tests;
 pub mod merge;
 mod packet;
-mod process;
 mod producer;
 pub mod proto;
 pub mod read;
 mod record;
+mod recorder;
+mod recording;
+mod replay;
 mod request_tracks;
 mod rings;
 mod salvage;
 mod session;
 mod session_name;
+mod sessions;
+mod switches;
 pub mod timeline;
 mod trace_file;
 mod writer;
@@ -37,10 +41,12 @@ mod writer;
 pub use event::{ArgKind, Event, TrackKind};
 pub use file_name::{EXTENSION, NotATraceFileName, TraceFileName};
 pub use flow::{Flow, FlowKind};
-pub use process::{ProcessTrace, StartError, check_integrity, finish, flush, start, status};
 pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
+pub use recorder::{
+    ProcessTrace, StartError, begin_session, check_integrity, end_session, finish, flush,
+    on_session_end, sessions, stamp_session, start, wait_whole,
+};
 pub use rings::{Rings, RingsError};
-pub use salvage::Salvaged;
+pub use salvage::{SalvageError, Salvaged};
 pub use session::{Begin, Detail, SessionError, SessionSpec, SessionState, SessionStatus};
 pub use session_name::{NotASessionName, SessionName};
-pub use writer::{State, Status};

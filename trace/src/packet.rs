@@ -4,6 +4,7 @@
 //! each would cost the writer several allocations. All other packets are
 //! `prost`'s. A test holds these bytes against `prost`'s for the same message.
 
+use crate::interning::CLIPPED;
 use crate::proto::track_event::Type;
 
 /// One TrackEvent in its packet.
@@ -20,6 +21,8 @@ pub(crate) struct EventPacket<'a> {
     pub(crate) track: Option<u64>,
     pub(crate) counter: Option<u64>,
     pub(crate) flow_ids: &'a [u64],
+    /// The slice goes on beyond its session on this side.
+    pub(crate) clipped: bool,
 }
 
 /// One argument: iid of its name, and its value.
@@ -40,7 +43,8 @@ pub(crate) enum ArgValue {
 /// SEQ_NEEDS_INCREMENTAL_STATE.
 const NEEDS_STATE: u64 = 2;
 /// Bytes of a packet without texts and flows, at most: 19 for each of the at
-/// most 5 arguments with tags and sizes, and what surrounds them, rounded up.
+/// most 5 arguments with tags and sizes, 7 for the one that says "clipped",
+/// and what surrounds them, rounded up.
 const FIXED_BOUND: usize = 256;
 
 /// Packets one after another, with room behind them that is written directly.
@@ -117,6 +121,12 @@ impl EventPacket<'_> {
                 }
             }
             to.out[start - 1] = (to.at - start) as u8;
+        }
+        if self.clipped {
+            // Its size; its name by iid, 2 bytes; true.
+            to.tagged(4 << 3 | LEN, 5);
+            to.tagged(1 << 3, CLIPPED);
+            to.tagged(2 << 3, 1);
         }
         for (name, text) in self.texts {
             to.tagged(4 << 3 | LEN, text_len(*name, text) as u64);
@@ -270,6 +280,10 @@ mod tests {
             name_iid: Some(*name),
             value: Some(Value::String(text.clone())),
         };
+        let clipped = packet.clipped.then_some(DebugAnnotation {
+            name_iid: Some(CLIPPED),
+            value: Some(Value::Bool(true)),
+        });
         Trace {
             packet: vec![TracePacket {
                 timestamp: Some(packet.timestamp),
@@ -281,6 +295,7 @@ mod tests {
                         .args
                         .iter()
                         .map(int)
+                        .chain(clipped)
                         .chain(packet.texts.iter().map(text))
                         .collect(),
                     r#type: Some(packet.kind as i32),
@@ -327,6 +342,7 @@ mod tests {
             track in prop::option::of(any::<u64>()),
             counter in prop::option::of(any::<u64>()),
             flow_ids in prop::collection::vec(any::<u64>(), 0..40),
+            clipped in any::<bool>(),
         ) {
             let args: Vec<Arg> = args
                 .into_iter()
@@ -342,6 +358,7 @@ mod tests {
                 track,
                 counter,
                 flow_ids: &flow_ids,
+                clipped,
             });
         }
     }
@@ -362,6 +379,7 @@ mod tests {
             track: Some(u64::MAX),
             counter: Some(u64::MAX),
             flow_ids: &[u64::MAX; 1024],
+            clipped: true,
         });
     }
 
@@ -379,6 +397,7 @@ mod tests {
                 track: None,
                 counter: None,
                 flow_ids: &[],
+                clipped: false,
             }
         }
         let args = [Arg {

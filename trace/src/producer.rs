@@ -90,18 +90,12 @@ impl Producer {
         args: [u64; N],
     ) {
         let now = clock.now();
-        self.abandon();
+        let reserved = self.reserved.get().saturating_sub(MAX_END_WORDS);
+        self.reserved.set(reserved);
         let head = head(Kind::End, event, first_arg, N, &[]);
         if self.has_room(home, head.words, 0) {
             self.write(head, now, None, &args, &[]);
         }
-    }
-
-    /// Gives back what `begin` reserved, for a slice that gets no END.
-    #[inline]
-    pub(crate) fn abandon(&self) {
-        self.reserved
-            .set(self.reserved.get().saturating_sub(MAX_END_WORDS));
     }
 
     /// Records anything that reserves no room.
@@ -346,7 +340,7 @@ mod tests {
             assert_eq!(kinds(&home, 0), [Kind::Begin, Kind::End]);
             home.rings.check_integrity().unwrap();
             let head = header.producer.head.load(Ordering::Acquire);
-            home.rings.commit(round, [head].into_iter());
+            home.rings.commit(0, Default::default(), [head].into_iter());
         }
         assert_eq!(home.rings.drops(), 0);
     }
@@ -369,6 +363,7 @@ mod tests {
         // What the drainer does.
         home.rings.commit(
             0,
+            Default::default(),
             [header.producer.head.load(Ordering::Acquire)].into_iter(),
         );
         let owner = &header.producer.owner;

@@ -472,7 +472,7 @@ pub struct DebugAnnotation {
     #[prost(uint64, optional, tag = "1")]
     pub name_iid: Option<u64>,
     /// Its value.
-    #[prost(oneof = "debug_annotation::Value", tags = "3, 4, 6, 17")]
+    #[prost(oneof = "debug_annotation::Value", tags = "2, 3, 4, 6, 17")]
     pub value: Option<debug_annotation::Value>,
 }
 
@@ -481,6 +481,9 @@ pub mod debug_annotation {
     /// An argument's value.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Value {
+        /// Yes or no.
+        #[prost(bool, tag = "2")]
+        Bool(bool),
         /// A number that is never negative.
         #[prost(uint64, tag = "3")]
         Uint(u64),

@@ -1,28 +1,60 @@
 //! What producers call. While nothing records, each call costs one relaxed load.
+//!
+//! Invariant: an END is written if and only if its BEGIN was, whatever sessions
+//! began and ended in between, so that the slices of every ring nest. Which of
+//! them a session shows is decided by who reads the rings.
 
 use crate::clock::RawClock;
 use crate::entry::{Kind, TEXT_WORDS, pack_text};
-use crate::process;
 use crate::producer::{Home, Producer};
+use crate::recorder;
 use crate::rings::Rings;
-use crate::{Event, Flow};
+use crate::{Detail, Event, Flow};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether, in which session and on which clock this process records: 0 if
-/// not, else twice the session's number, plus one on [`RawClock::Tsc`].
+/// How much is recorded, and on which clock: twice a [`Level`]'s number, plus
+/// one on [`RawClock::Tsc`].
 static RECORDING: AtomicU32 = AtomicU32::new(0);
 
-/// From now on records belong to session `number`, which is not 0.
-pub(crate) fn begin_session(number: u32, clock: RawClock) {
-    let tsc = u32::from(clock == RawClock::Tsc);
-    RECORDING.store(number << 1 | tsc, Ordering::SeqCst);
+/// How much is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum Level {
+    Nothing = 0,
+    /// Tracks of requests, so that it is always known which are under way.
+    Requests = 1,
+    /// Everything of [`Detail::Steps`].
+    Steps = 2,
+    /// Everything of [`Detail::Ops`].
+    Ops = 3,
 }
 
-/// From now on nothing is recorded.
-pub(crate) fn end_session() {
-    RECORDING.store(0, Ordering::SeqCst);
+impl Level {
+    pub(crate) const fn of(detail: Detail) -> Level {
+        match detail {
+            Detail::Steps => Level::Steps,
+            Detail::Ops => Level::Ops,
+        }
+    }
+
+    /// From now on so much is recorded.
+    pub(crate) fn set(self, clock: RawClock) {
+        let tsc = u32::from(clock == RawClock::Tsc);
+        RECORDING.store((self as u32) << 1 | tsc, Ordering::SeqCst);
+    }
+}
+
+/// What [`RECORDING`] holds if it is at least this level; else 0.
+#[inline(always)]
+fn recording(least: Level) -> u32 {
+    let recording = RECORDING.load(Ordering::Relaxed);
+    if recording >= (least as u32) << 1 {
+        recording
+    } else {
+        0
+    }
 }
 
 #[inline(always)]
@@ -65,11 +97,11 @@ impl Home for ThisProcess {
     fn rings(&self) -> Option<&'static Rings> {
         // While the thread's destructors run, nobody would return the ring.
         GIVE_BACK.try_with(|_| ()).ok()?;
-        process::rings()
+        recorder::rings()
     }
 
     fn wake_drainer(&self) {
-        process::wake_writer();
+        recorder::wake_writer();
     }
 }
 
@@ -99,15 +131,9 @@ impl Slice {
 
     #[inline(always)]
     fn finish<const N: usize>(&self, args: [u64; N]) {
-        if self.recording == 0 {
-            return;
-        }
-        // A BEGIN of a session that is over gets no END in another one.
-        if RECORDING.load(Ordering::Relaxed) == self.recording {
+        if self.recording != 0 {
             let clock = clock(self.recording);
             producer().end(&ThisProcess, clock, self.event, self.given, args);
-        } else {
-            producer().abandon();
         }
     }
 }
@@ -129,7 +155,7 @@ pub fn slice<const N: usize>(event: Event, args: [u64; N]) -> Slice {
 #[inline]
 pub fn slice_with<const N: usize>(event: Event, args: [u64; N], flows: &[Flow]) -> Slice {
     const { assert!(N <= Event::MAX_ARGS) };
-    let mut recording = RECORDING.load(Ordering::Relaxed);
+    let mut recording = recording(Level::of(event.detail()));
     if recording != 0 && !producer().begin(&ThisProcess, clock(recording), event, args, flows) {
         recording = 0;
     }
@@ -141,7 +167,7 @@ pub fn slice_with<const N: usize>(event: Event, args: [u64; N], flows: &[Flow]) 
     }
 }
 
-/// Records what stands alone, if anything records.
+/// Records what stands alone, if so much is recorded.
 #[inline]
 fn record<const N: usize>(
     what: (Kind, Event),
@@ -150,7 +176,11 @@ fn record<const N: usize>(
     flows: &[Flow],
 ) {
     const { assert!(N <= Event::MAX_ARGS) };
-    let recording = RECORDING.load(Ordering::Relaxed);
+    let least = match trace_key {
+        Some(_) => Level::Requests,
+        None => Level::of(what.1.detail()),
+    };
+    let recording = recording(least);
     if recording != 0 {
         let clock = clock(recording);
         producer().record(&ThisProcess, clock, what, trace_key, args, flows);
@@ -177,6 +207,14 @@ pub struct RequestTrack {
 }
 
 impl RequestTrack {
+    /// The bit of a trace key that says that the request is marked: sessions of
+    /// marked requests show it. It travels with the key, so every process knows.
+    pub const MARKED: u64 = 1 << 63;
+
+    pub(crate) fn is_marked(trace_key: u64) -> bool {
+        trace_key & RequestTrack::MARKED != 0
+    }
+
     /// The track of the request with this key.
     pub fn new(trace_key: u64) -> RequestTrack {
         RequestTrack { trace_key }
@@ -187,7 +225,7 @@ impl RequestTrack {
     /// event, so this is called right before the request's first BEGIN. Keys
     /// and texts longer than 128 bytes are cut.
     pub fn describe(self, texts: &[(&'static str, &str)]) {
-        let recording = RECORDING.load(Ordering::Relaxed);
+        let recording = recording(Level::Requests);
         if recording == 0 {
             return;
         }

@@ -1,13 +1,9 @@
-//! What a process that died left in its rings goes into its file.
+//! What a process that died left in its rings goes into its files.
 
-use crate::drain::{Drain, Stop};
-use crate::encoder::{Encoder, EndReason, Thread};
-use crate::request_tracks::RequestTracks;
-use crate::rings::{Phase, Rings};
-use crate::trace_file::TraceFile;
+use crate::drain::{Drain, PassPlan};
+use crate::rings::{MAX_SESSIONS, Rings};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 /// A file that was completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,57 +16,56 @@ pub struct Salvaged {
     pub bytes: u64,
 }
 
+/// A file that could not be completed; it is cut to whole packets if that much
+/// could be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", file.display())]
+pub struct SalvageError {
+    /// Which.
+    pub file: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
 impl Rings {
-    /// Completes the trace file of the process that recorded into these rings
-    /// and has died: cuts the file in `dir` to what was whole, and appends what
-    /// was still in the rings. Ends with what was recorded last. `None`: there
-    /// is nothing to complete, because the process never opened a file, or
-    /// finished it itself.
+    /// Completes the trace files of the process that recorded into these rings
+    /// and has died: cuts each file in `dir` to what was whole, and appends
+    /// what was still in the rings. Ends with what was recorded last. None are
+    /// left to complete where no session recorded or was being written.
     ///
     /// The process must be gone, not only about to go.
-    ///
-    /// # Errors
-    /// When the file is gone or cannot be written; it is cut to whole packets
-    /// if that much could be done.
-    pub fn salvage(&self, dir: &Path) -> io::Result<Option<Salvaged>> {
-        if self.phase() != Phase::Recording {
-            return Ok(None);
-        }
-        self.set_phase(Phase::Finished);
-        let name = self.file_name().filter(|name| !name.contains('/'));
-        let Some(name) = name else {
-            return Err(io::Error::other("trace: the rings name no file"));
-        };
-        let path = dir.join(name);
-        let (file, bytes) = TraceFile::reopen(path.clone(), self.committed().0)?;
-        let requests = RequestTracks::replay(&bytes).map_err(io::Error::other)?;
-        drop(bytes);
-
-        let (identity, max_bytes) = self.identity();
-        let encoder = Encoder::new(identity, "salvage", self.count(), requests);
-        let mut drain = Drain::new(self, encoder, file, max_bytes);
-        let tid = self.header().writer_tid.load(Ordering::Relaxed);
-        drain.encoder().open_own(&Thread::writer(tid));
-        let stopped = loop {
-            match drain.pass() {
-                Ok(true) => {}
-                Ok(false) => break Ok(()),
-                Err(stop) => break Err(stop),
+    pub fn salvage(&self, dir: &Path) -> Vec<Result<Salvaged, SalvageError>> {
+        let mut drain = Drain::new(self);
+        let mut results = Vec::new();
+        for slot in 0..MAX_SESSIONS {
+            let Some(facts) = self.header().sessions[slot].facts() else {
+                continue;
+            };
+            let file = dir.join(&facts.file_name);
+            if let Err(source) = drain.resume(slot, facts, dir) {
+                results.push(Err(SalvageError { file, source }));
+                self.header().sessions[slot].free();
             }
-        };
-        let reason = match stopped {
-            Ok(()) => EndReason::ProcessDied,
-            Err(Stop::ByteCap) => EndReason::ByteCap,
-            Err(Stop::Io(error)) => return Err(error),
-        };
-        if let Err(Stop::Io(error)) = drain.end(reason, 0) {
-            return Err(error);
         }
-        Ok(Some(Salvaged {
-            file: path,
-            events: drain.events(),
-            bytes: drain.file().len(),
-        }))
+        if drain.recordings.is_empty() {
+            return results;
+        }
+        while drain.pass(|_| PassPlan::default()) {}
+        let dropped = self.drops();
+        for mut recording in drain.recordings {
+            let finished = recording.finish_dead(dropped);
+            self.header().sessions[recording.slot].free();
+            let file = recording.file().path().to_owned();
+            results.push(match finished {
+                Ok(()) => Ok(Salvaged {
+                    file,
+                    events: recording.events(),
+                    bytes: recording.file().len(),
+                }),
+                Err(source) => Err(SalvageError { file, source }),
+            });
+        }
+        results
     }
 }
 
@@ -79,12 +74,17 @@ mod tests {
     use super::*;
     use crate::Event;
     use crate::clock::{RawClock, clock_ns};
+    use crate::encoder::Thread;
     use crate::entry::Kind;
     use crate::identity::Identity;
     use crate::producer::{Home, Producer};
     use crate::proto::trace_packet::Data;
     use crate::proto::track_event::Type;
     use crate::read::{Source, Tail};
+    use crate::recording::Recording;
+    use crate::rings::SlotFacts;
+    use crate::switches::Switch;
+    use crate::trace_file::TraceFile;
     use nix::time::ClockId;
 
     struct Full(&'static Rings);
@@ -125,30 +125,42 @@ mod tests {
             pid: 17,
             started_ns: clock_ns(ClockId::CLOCK_BOOTTIME),
         };
-        let (clock, cap) = (RawClock::detect(), 1 << 30);
+        let clock = RawClock::detect();
         rings.set_clock(clock);
-        rings.set_identity(&identity, cap);
-        rings.set_file_name(NAME);
+        rings.set_identity(&identity);
+        let facts = SlotFacts {
+            number: 1,
+            file_name: NAME.to_owned(),
+            max_bytes: 1 << 30,
+            begun_len: 0,
+            drops_before: 0,
+            marked_only: false,
+            detail: 1,
+        };
         let file = TraceFile::create(dir.path().join(NAME)).unwrap();
-        let encoder = Encoder::new(identity, "process", rings.count(), RequestTracks::default());
-        let mut drain = Drain::new(rings, encoder, file, cap);
-        drain.anchor();
-        let writer = Thread::writer(18);
-        drain.encoder().open_process("core", &writer, &[]);
-        rings.set_phase(Phase::Recording);
+        let who = ("core", &Thread::writer(18));
+        let recording =
+            Recording::begin((0, facts), identity, rings.count(), who, &[], file).unwrap();
+        let mut drain = Drain::new(rings);
+        let slot = &rings.header().sessions[0];
+        slot.fill(recording.facts());
+        slot.push_switch(Switch { at_ns: 1, on: true }, 0);
+        drain.recordings.push(recording);
+        drain.pass(|_| PassPlan::default());
         let home = Full(rings);
         let producers: Vec<Producer> = (0..rings.count()).map(|_| Producer::new()).collect();
-        while drain.file().len() < 64 << 20 {
+        while drain.recordings[0].file().len() < 64 << 20 {
             fill(&home, &producers, clock);
-            drain.pass().unwrap();
+            drain.pass(|_| PassPlan::default());
         }
         fill(&home, &producers, clock);
-        let written = drain.events();
+        drain.recordings[0].check_integrity().unwrap();
+        let written = drain.recordings[0].events();
         drop(drain);
 
         let cpu = || clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID) / 1_000_000;
         let (begun, cpu_before) = (std::time::Instant::now(), cpu());
-        let salvaged = rings.salvage(dir.path()).unwrap().unwrap();
+        let salvaged = rings.salvage(dir.path()).remove(0).unwrap();
         // Processor time: the machine of the tests may be busy.
         let (wall, cpu) = (begun.elapsed().as_millis(), cpu() - cpu_before);
         let Salvaged {
@@ -171,7 +183,7 @@ mod tests {
             }
         }
         assert_eq!(packets.tail(), Some(&Tail::Whole));
-        // One more says how the trace ends.
-        assert_eq!(shown, written + events + 1);
+        // Two more say when the session was on, and one how the trace ends.
+        assert_eq!(shown, written + events + 3);
     }
 }

@@ -13,12 +13,12 @@ pub struct SessionSpec {
     pub name: SessionName,
     /// Its file never grows beyond; at least [`SessionSpec::MIN_BYTES`].
     pub max_bytes: u64,
-    /// It ends by itself so long after it began.
+    /// It ends by itself so long after it recorded first.
     pub duration: Option<Duration>,
     /// When it records.
     pub begin: Begin,
-    /// Of requests, show only those that are marked, by the top bit of their
-    /// trace key.
+    /// Of requests, show only those that are marked
+    /// ([`RequestTrack::MARKED`](crate::RequestTrack::MARKED)).
     pub marked_only: bool,
     /// How much it shows.
     pub detail: Detail,
@@ -27,6 +27,18 @@ pub struct SessionSpec {
 impl SessionSpec {
     /// The smallest cap.
     pub const MIN_BYTES: u64 = 128 << 10;
+
+    /// A session of all requests and steps, from now on until its cap.
+    pub fn new(name: SessionName, max_bytes: u64) -> SessionSpec {
+        SessionSpec {
+            name,
+            max_bytes,
+            duration: None,
+            begin: Begin::Now,
+            marked_only: false,
+            detail: Detail::Steps,
+        }
+    }
 }
 
 /// When a session records.
@@ -37,7 +49,8 @@ pub enum Begin {
     /// From this moment on, in nanoseconds of `CLOCK_BOOTTIME`: the same in all
     /// processes, and after an earlier session's end.
     At(u64),
-    /// Between stamps that may be known some milliseconds late.
+    /// Between stamps ([`stamp_session`](crate::stamp_session)), which may be
+    /// known a tenth of a second late.
     Stamped,
 }
 
@@ -118,8 +131,9 @@ pub struct SessionStatus {
     /// Records that were lost while it recorded: they found no room in their
     /// ring, or on a request's track.
     pub drops: u64,
-    /// Records that were selected before a stamp, known too late, said
-    /// otherwise: the file holds, or lacks, so many that it should not.
+    /// Records near a stamp or an end that was known too late, or that were
+    /// themselves too late, and stamps that found no room: at most so many
+    /// records of the file should not be in it, or are lacking.
     pub late_records: u64,
     /// When it was begun.
     pub since: SystemTime,
@@ -140,14 +154,6 @@ pub enum SessionError {
     /// The cap is too small for any trace.
     #[error("a cap of {0} bytes is less than {min}", min = SessionSpec::MIN_BYTES)]
     Cap(u64),
-    /// The file cannot be made or written.
-    #[error("{}: {reason}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
 }
 
 #[cfg(test)]

@@ -148,6 +148,8 @@ pub struct Arg {
 /// An argument's value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArgValue {
+    /// Yes or no.
+    Bool(bool),
     /// A number that is never negative.
     Uint(u64),
     /// A number.
@@ -280,7 +282,7 @@ impl ArgValue {
         match self {
             ArgValue::Uint(value) => Some(*value),
             ArgValue::Int(value) => u64::try_from(*value).ok(),
-            ArgValue::Text(_) => None,
+            ArgValue::Bool(_) | ArgValue::Text(_) => None,
         }
     }
 
@@ -296,6 +298,7 @@ impl ArgValue {
 impl std::fmt::Display for ArgValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            ArgValue::Bool(value) => value.fmt(f),
             ArgValue::Uint(value) => value.fmt(f),
             ArgValue::Int(value) => value.fmt(f),
             ArgValue::Text(text) => f.write_str(text),

@@ -21,7 +21,7 @@ use nano_serve::profiler::SESSION;
 use nano_serve::settings::Settings;
 use nano_serve::signals::{END_SIGNALS, Signals};
 use nano_serve::{announce, run_word};
-use nano_trace::{ProcessTrace, Rings};
+use nano_trace::{ProcessTrace, Rings, SessionSpec};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::error::Error;
 use std::fmt::Display;
@@ -107,12 +107,11 @@ fn start_trace(settings: &Settings, run: u64) -> Result<(), Box<dyn Error>> {
     let rings = Rings::create()?;
     nano_trace::start(ProcessTrace {
         dir: profiler.dir.clone(),
-        session: SESSION.to_owned(),
         role: "single".to_owned(),
         run,
-        max_bytes: profiler.max_bytes,
         rings: rings.fd().try_clone_to_owned()?,
         facts: facts(settings),
+        sessions: vec![SessionSpec::new(SESSION.parse()?, profiler.max_bytes)],
     })?;
     Ok(())
 }

@@ -112,7 +112,7 @@ fn perfetto_refuses_what_it_must() {
 /// The recorder alone: this binary again, as a process that records.
 #[test]
 fn perfetto_shows_what_was_recorded() {
-    use nano_trace::{Event, Flow, ProcessTrace, RequestTrack, Rings};
+    use nano_trace::{Event, Flow, ProcessTrace, RequestTrack, Rings, SessionSpec};
     const TEST: &str = "perfetto::perfetto_shows_what_was_recorded";
     const DIR: &str = "NANO_TESTS_RECORD_IN";
     let Ok(recording) = std::env::var(DIR) else {
@@ -136,12 +136,11 @@ fn perfetto_shows_what_was_recorded() {
     };
     nano_trace::start(ProcessTrace {
         dir: recording.into(),
-        session: "auto".to_owned(),
         role: "worker-0".to_owned(),
         run: 1,
-        max_bytes: 1 << 20,
         rings: Rings::create().unwrap().fd().try_clone_to_owned().unwrap(),
         facts: vec![("model".to_owned(), "none".to_owned())],
+        sessions: vec![SessionSpec::new("auto".parse().unwrap(), 1 << 20)],
     })
     .unwrap();
     let track = RequestTrack::new(3);

@@ -307,6 +307,7 @@ fn arg(
 ) -> Option<Arg> {
     let name = text(Table::ArgName, annotation.name_iid.unwrap_or(0), out);
     let value = match annotation.value.as_ref() {
+        Some(debug_annotation::Value::Bool(value)) => Some(ArgValue::Bool(*value)),
         Some(debug_annotation::Value::Uint(value)) => Some(ArgValue::Uint(*value)),
         Some(debug_annotation::Value::Int(value)) => Some(ArgValue::Int(*value)),
         Some(debug_annotation::Value::String(value)) => Some(ArgValue::Text(names.get(value))),

@@ -3,13 +3,14 @@
 //! again as a child that plays one scene.
 
 mod reading;
+mod sessions;
 
 use crate::check::{OpenSlices, Rule, check};
 use crate::clock::boottime_ns;
 use crate::read::Source;
 use crate::{
-    Event, Flow, ProcessTrace, RequestTrack, Rings, Salvaged, StartError, State, counter, instant,
-    slice, slice_with,
+    Event, Flow, ProcessTrace, RequestTrack, Rings, Salvaged, SessionError, SessionSpec,
+    SessionState, SessionStatus, StartError, counter, instant, slice, slice_with,
 };
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use reading::{Shown, read};
@@ -30,10 +31,14 @@ struct Stage {
 
 /// In the child: plays the scene and exits. In the parent: starts the child.
 fn stage(test: &str, max_bytes: u64, scene: impl FnOnce()) -> Stage {
-    stage_with(Rings::create().unwrap(), test, max_bytes, scene)
+    stage_with(Rings::create().unwrap(), test, vec![auto(max_bytes)], scene)
 }
 
-fn stage_with(rings: Rings, test: &str, max_bytes: u64, scene: impl FnOnce()) -> Stage {
+fn auto(max_bytes: u64) -> SessionSpec {
+    SessionSpec::new("auto".parse().unwrap(), max_bytes)
+}
+
+fn stage_with(rings: Rings, test: &str, sessions: Vec<SessionSpec>, scene: impl FnOnce()) -> Stage {
     if let Ok(dir) = std::env::var("NANO_TRACE_SCENE_DIR") {
         let fd = std::env::var("NANO_TRACE_SCENE_RINGS")
             .unwrap()
@@ -41,13 +46,12 @@ fn stage_with(rings: Rings, test: &str, max_bytes: u64, scene: impl FnOnce()) ->
             .unwrap();
         crate::start(ProcessTrace {
             dir: dir.into(),
-            session: "auto".to_owned(),
             role: "worker-3".to_owned(),
             run: RUN,
-            max_bytes,
             // SAFETY: inherited for us alone, and not used otherwise.
             rings: unsafe { OwnedFd::from_raw_fd(fd) },
             facts: vec![("model".to_owned(), "tiny".to_owned())],
+            sessions,
         })
         .unwrap();
         scene();
@@ -65,6 +69,11 @@ fn stage_with(rings: Rings, test: &str, max_bytes: u64, scene: impl FnOnce()) ->
         .spawn()
         .unwrap();
     Stage { dir, rings, child }
+}
+
+/// In the child: how its newest session stands.
+fn now() -> SessionStatus {
+    crate::sessions().pop().unwrap()
 }
 
 /// In the child: tells the parent that it may go on.
@@ -94,8 +103,13 @@ impl Stage {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
         self.rings.check_integrity().unwrap();
-        assert_eq!(self.rings.salvage(self.dir.path()).unwrap(), None);
+        self.assert_nothing_to_salvage();
         read(&self.file())
+    }
+
+    fn assert_nothing_to_salvage(&self) {
+        let salvaged = self.rings.salvage(self.dir.path());
+        assert!(salvaged.is_empty(), "{salvaged:?}");
     }
 
     /// Kills the child and salvages.
@@ -105,8 +119,10 @@ impl Stage {
         self.child.wait().unwrap();
         let after = boottime_ns();
         self.rings.check_integrity().unwrap();
-        let salvaged = self.rings.salvage(self.dir.path()).unwrap().unwrap();
-        assert_eq!(self.rings.salvage(self.dir.path()).unwrap(), None, "once");
+        let mut salvaged = self.rings.salvage(self.dir.path());
+        assert_eq!(salvaged.len(), 1, "{salvaged:?}");
+        let salvaged = salvaged.remove(0).unwrap();
+        self.assert_nothing_to_salvage();
         let shown = read(&self.file());
         assert!(shown.last_ns <= after && before.saturating_sub(shown.last_ns) < 1_000_000_000);
         (shown, salvaged)
@@ -139,15 +155,15 @@ fn everything_shows_as_it_was_recorded() {
             .join()
             .unwrap();
         counter(Event::ResidentBytes, 7);
-        let status = crate::status().unwrap();
-        assert_eq!(status.state, State::Recording);
+        let status = now();
+        assert_eq!(status.state, SessionState::Recording);
         crate::finish();
         crate::finish();
         drop(slice(Event::Forward, [1]));
-        let status = crate::status().unwrap();
+        let status = now();
         assert_eq!(
             (status.state, status.events, status.drops),
-            (State::Finished, 12, 0)
+            (SessionState::Finished, 12, 0)
         );
         assert_eq!(status.bytes, status.file.metadata().unwrap().len());
     });
@@ -269,9 +285,9 @@ fn a_kill_in_full_flight_leaves_whole_packets_and_every_record_once() {
             if i % 512 == 0 {
                 // Slow enough for the writer, so that nothing is dropped.
                 std::thread::yield_now();
-                while crate::status().unwrap().events + 4_000 < 2 * i {
+                while now().events + 4_000 < 2 * i {
                     std::thread::yield_now();
-                    crate::process::wake_writer();
+                    crate::recorder::wake_writer();
                 }
             }
         }
@@ -291,7 +307,7 @@ fn a_kill_in_full_flight_leaves_whole_packets_and_every_record_once() {
 fn a_child_that_never_recorded_leaves_nothing() {
     let rings = Rings::create().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(rings.salvage(dir.path()).unwrap(), None);
+    assert!(rings.salvage(dir.path()).is_empty());
 }
 
 #[test]
@@ -305,15 +321,15 @@ fn the_cap_ends_the_recording_and_is_never_passed() {
             request.begin(Event::Request, [], &[]);
             let flows: Vec<Flow> = (0..200).map(Flow::request).collect();
             let mut i = 0;
-            while crate::status().unwrap().state == State::Recording {
+            while now().state == SessionState::Recording {
                 i += 1;
                 drop(slice_with(Event::Update, [i], &flows));
                 std::thread::yield_now();
             }
-            assert_eq!(crate::status().unwrap().state, State::Capped);
+            assert_eq!(now().state, SessionState::Capped);
             assert!(!crate::flush());
             crate::finish();
-            assert_eq!(crate::status().unwrap().state, State::Capped);
+            assert_eq!(now().state, SessionState::Capped);
         },
     );
     let shown = stage.finished();
@@ -330,14 +346,14 @@ fn a_removed_file_ends_the_recording_and_nothing_else() {
         "a_removed_file_ends_the_recording_and_nothing_else",
         1 << 30,
         || {
-            let status = crate::status().unwrap();
+            let status = now();
             std::fs::remove_file(&status.file).unwrap();
-            while crate::status().unwrap().state == State::Recording {
+            while now().state == SessionState::Recording {
                 drop(slice(Event::Forward, [1]));
                 std::thread::yield_now();
             }
-            let State::Failed(reason) = crate::status().unwrap().state else {
-                panic!("{:?}", crate::status());
+            let SessionState::Failed(reason) = now().state else {
+                panic!("{:?}", now());
             };
             assert!(reason.contains("removed"), "{reason}");
             drop(slice(Event::Forward, [1]));
@@ -346,7 +362,7 @@ fn a_removed_file_ends_the_recording_and_nothing_else() {
     );
     drop(stage.child.stdin.take());
     assert!(stage.child.wait().unwrap().success());
-    assert_eq!(stage.rings.salvage(stage.dir.path()).unwrap(), None);
+    stage.assert_nothing_to_salvage();
 }
 
 #[test]
@@ -370,12 +386,12 @@ fn a_file_emptied_by_another_ends_the_recording_and_stays_as_it_is() {
             log::set_max_level(log::LevelFilter::Warn);
             drop(slice(Event::Forward, [1]));
             assert!(crate::flush());
-            let status = crate::status().unwrap();
+            let status = now();
             std::fs::File::create(&status.file).unwrap();
             drop(slice(Event::Forward, [2]));
             assert!(!crate::flush());
-            let State::Failed(reason) = crate::status().unwrap().state else {
-                panic!("{:?}", crate::status());
+            let SessionState::Failed(reason) = now().state else {
+                panic!("{:?}", now());
             };
             assert!(reason.contains("another program"), "{reason}");
             drop(slice(Event::Forward, [3]));
@@ -386,7 +402,7 @@ fn a_file_emptied_by_another_ends_the_recording_and_stays_as_it_is() {
     drop(stage.child.stdin.take());
     assert!(stage.child.wait().unwrap().success());
     assert_eq!(std::fs::read(stage.file()).unwrap(), b"");
-    assert_eq!(stage.rings.salvage(stage.dir.path()).unwrap(), None);
+    stage.assert_nothing_to_salvage();
 }
 
 #[test]
@@ -402,7 +418,7 @@ fn a_full_disk_ends_the_recording_at_a_whole_packet_that_says_so() {
             assert!(crate::flush());
             // A limit on the file's size is refused in the midst of a write, as a
             // full disk is.
-            let size = crate::status().unwrap().bytes + 4096;
+            let size = now().bytes + 4096;
             let limit = libc::rlimit {
                 rlim_cur: size,
                 rlim_max: size,
@@ -416,8 +432,11 @@ fn a_full_disk_ends_the_recording_at_a_whole_packet_that_says_so() {
             let flows: Vec<Flow> = (0..1024).map(Flow::request).collect();
             drop(slice_with(Event::Forward, [2], &flows));
             assert!(!crate::flush());
-            let status = crate::status().unwrap();
-            assert!(matches!(status.state, State::Failed(_)), "{status:?}");
+            let status = now();
+            assert!(
+                matches!(status.state, SessionState::Failed(_)),
+                "{status:?}"
+            );
             assert_eq!(status.events, 401);
         },
     );
@@ -435,7 +454,7 @@ fn a_full_disk_ends_the_recording_at_a_whole_packet_that_says_so() {
 fn full_rings_drop_and_count_and_the_rest_stays_right() {
     let rings = Rings::create_sized(8, 512).unwrap();
     let name = "full_rings_drop_and_count_and_the_rest_stays_right";
-    let mut stage = stage_with(rings, name, 256 << 20, || {
+    let mut stage = stage_with(rings, name, vec![auto(256 << 20)], || {
         let threads: Vec<_> = (0..4)
             .map(|t| {
                 std::thread::spawn(move || {
@@ -459,7 +478,7 @@ fn full_rings_drop_and_count_and_the_rest_stays_right() {
             .collect();
         threads.into_iter().for_each(|t| t.join().unwrap());
         crate::finish();
-        let status = crate::status().unwrap();
+        let status = now();
         assert!(status.drops > 0 && status.events > 100, "{status:?}");
     });
     // Reading fails at an END without BEGIN.
@@ -485,7 +504,7 @@ fn full_rings_drop_and_count_and_the_rest_stays_right() {
 fn rings_return_and_serve_more_threads_than_there_are() {
     let rings = Rings::create_sized(4, 1024).unwrap();
     let name = "rings_return_and_serve_more_threads_than_there_are";
-    let mut stage = stage_with(rings, name, 1 << 20, || {
+    let mut stage = stage_with(rings, name, vec![auto(1 << 20)], || {
         for i in 0..100 {
             std::thread::Builder::new()
                 .name(format!("short-{i}"))
@@ -496,7 +515,7 @@ fn rings_return_and_serve_more_threads_than_there_are() {
             assert!(crate::flush());
         }
         crate::finish();
-        assert_eq!(crate::status().unwrap().drops, 0);
+        assert_eq!(now().drops, 0);
     });
     let shown = stage.finished();
     let slices = shown.slices_named("forward");
@@ -513,32 +532,26 @@ fn a_process_records_once_and_into_its_own_rings() {
         "a_process_records_once_and_into_its_own_rings",
         1 << 20,
         || {
-            let start = |rings: &Rings, role: &str, max_bytes| {
+            let start = |rings: &Rings, role: &str| {
                 crate::start(ProcessTrace {
-                    dir: crate::status().unwrap().file.parent().unwrap().into(),
-                    session: "auto".to_owned(),
+                    dir: now().file.parent().unwrap().into(),
                     role: role.to_owned(),
                     run: RUN,
-                    max_bytes,
                     rings: rings.fd().try_clone_to_owned().unwrap(),
                     facts: vec![],
+                    sessions: vec![],
                 })
             };
             let rings = Rings::create().unwrap();
-            let min = ProcessTrace::MIN_BYTES;
-            assert!(matches!(start(&rings, "core", min), Err(StartError::Twice)));
-            assert!(matches!(start(&rings, "core", 1), Err(StartError::Cap(1))));
-            for role in ["", "../core", "a.b-c.d", "x\0"] {
-                assert!(
-                    matches!(start(&rings, role, min), Err(StartError::Name(_))),
-                    "{role}"
-                );
+            assert!(matches!(start(&rings, "core"), Err(StartError::Twice)));
+            for role in ["", "../core", "a.b-c.d", "x\0", "core-", "k\n"] {
+                let refused = start(&rings, role);
+                assert!(matches!(refused, Err(StartError::Role(_))), "{role}");
             }
-            rings.set_phase(crate::rings::Phase::Recording);
-            assert!(matches!(
-                start(&rings, "core", min),
-                Err(StartError::UsedRings)
-            ));
+            assert_eq!(
+                crate::begin_session(SessionSpec::new("x".parse().unwrap(), 1)),
+                Err(SessionError::Cap(1))
+            );
             drop(slice(Event::Forward, [1]));
             crate::finish();
         },

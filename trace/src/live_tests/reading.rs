@@ -162,6 +162,7 @@ pub(super) fn read(path: &Path) -> Shown {
                         Value::Uint(value) => value.to_string(),
                         Value::String(text) => text,
                         Value::StringIid(iid) => sequence.labels[&iid].clone(),
+                        Value::Bool(value) => value.to_string(),
                         Value::Int(value) => panic!("{value}"),
                     };
                     (sequence.arg_names[&a.name_iid.unwrap()].clone(), value)

@@ -1,6 +1,6 @@
 //! What lies where in a mapping of rings, and who writes it.
 //!
-//! Layout (version 1): [`Header`], padded to a page, then `ring_count` times
+//! Layout (version 2): [`Header`], padded to a page, then `ring_count` times
 //! `ring_words` words. Fresh memory is all zeros, which is a valid mapping
 //! with free rings; pages are touched only when used.
 //!
@@ -8,15 +8,17 @@
 //! - its maker: the layout, before anybody else has it;
 //! - a producer: its ring's `head`, `drops`, words, and (at claim and return) its owner;
 //! - the drainer (the process's writer thread; after its death the launcher):
-//!   tails, commits, anchors, and the identity before recording begins.
+//!   tails, commits, anchors, and the identity before recording begins;
+//! - whoever begins, switches or ends a session: its slot, see [`super::slot`].
 
+use super::slot::{MAX_SESSIONS, SessionSlot};
 use crate::clock::Timeline;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Rings of a mapping at most.
 pub(crate) const MAX_RINGS: usize = 128;
 /// Says that a mapping is of this layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x01");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x02");
 
 /// The head of a mapping.
 #[repr(C)]
@@ -24,8 +26,8 @@ pub(crate) struct Header {
     pub(super) magic: AtomicU64,
     pub(super) ring_count: AtomicU32,
     pub(super) ring_words: AtomicU32,
-    /// A [`Phase`]; Release by the drainer, so that identity and file name are whole.
-    pub(super) phase: AtomicU32,
+    /// 1: a process records into them, or did.
+    pub(super) used: AtomicU32,
     /// 1: records carry [`RawClock::Tsc`](crate::clock::RawClock::Tsc).
     pub(super) tsc: AtomicU32,
     /// The fields of [`Identity`](crate::identity::Identity).
@@ -34,10 +36,7 @@ pub(crate) struct Header {
     pub(super) started_ns: AtomicU64,
     /// The drainer's thread, whose track a salvager goes on with.
     pub(crate) writer_tid: AtomicU32,
-    /// Cap of the session's file.
-    pub(super) max_bytes: AtomicU64,
-    pub(super) file_name_len: AtomicU32,
-    pub(super) file_name: [AtomicU64; 32],
+    pub(crate) sessions: [SessionSlot; MAX_SESSIONS],
     /// Claims of rings so far.
     pub(crate) claims: AtomicU64,
     /// Records of threads that found no free ring.
@@ -50,24 +49,28 @@ pub(crate) struct Header {
     pub(crate) rings: [RingHeader; MAX_RINGS],
 }
 
-/// How far a recording is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Phase {
-    /// Nothing has been recorded.
-    Fresh = 0,
-    /// The file exists, and records may lie in the rings.
-    Recording = 1,
-    /// The file is whole; nothing more belongs to it.
-    Finished = 2,
-}
-
-/// What is safely in the file. Two of them, written in turn, so that one is
+/// What is safely in the files. Two of them, written in turn, so that one is
 /// whole whenever the process dies.
 #[repr(C)]
 pub(super) struct Commit {
-    pub(super) file_len: AtomicU64,
+    /// Nanoseconds of CLOCK_BOOTTIME up to which records have been selected.
+    pub(super) decided_ns: AtomicU64,
+    /// By slot: words of a [`CommittedSession`].
+    pub(super) sessions: [[AtomicU64; 4]; MAX_SESSIONS],
     pub(super) tails: [AtomicU64; MAX_RINGS],
+}
+
+/// What a commit says of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CommittedSession {
+    /// Which; 0: none.
+    pub(crate) number: u32,
+    /// So much of its file holds every record before the commit's tails.
+    pub(crate) file_len: u64,
+    /// Switches that the file shows.
+    pub(crate) switches: u64,
+    /// Since when it is on; 0: it is off.
+    pub(crate) on_since: u64,
 }
 
 /// Positions of one ring, in words since the mapping was made; never reset.

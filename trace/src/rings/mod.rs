@@ -6,12 +6,14 @@
 
 mod layout;
 mod mapping;
+mod slot;
 #[cfg(test)]
 mod stress;
 
-pub(crate) use layout::{Header, MAX_RINGS, Owner, Phase, RingHeader};
+pub(crate) use layout::{CommittedSession, Header, MAX_RINGS, Owner, RingHeader};
 use mapping::Mapping;
 pub use mapping::RingsError;
+pub(crate) use slot::{MAX_SESSIONS, SessionSlot, SlotFacts};
 
 use crate::clock::{Anchor, RawClock, Timeline};
 use crate::entry::Entry;
@@ -67,16 +69,9 @@ impl Rings {
         self.0.ring(ring)
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        match self.header().phase.load(Ordering::Acquire) {
-            0 => Phase::Fresh,
-            1 => Phase::Recording,
-            _ => Phase::Finished,
-        }
-    }
-
-    pub(crate) fn set_phase(&self, phase: Phase) {
-        self.header().phase.store(phase as u32, Ordering::Release);
+    /// Takes fresh rings for this process; `false`: they have been recorded into.
+    pub(crate) fn take(&self) -> bool {
+        self.header().used.swap(1, Ordering::AcqRel) == 0
     }
 
     pub(crate) fn clock(&self) -> RawClock {
@@ -91,65 +86,43 @@ impl Rings {
         self.header().tsc.store(tsc, Ordering::Relaxed);
     }
 
-    /// Who records, and the cap of the session's file.
-    pub(crate) fn identity(&self) -> (Identity, u64) {
+    /// Who records.
+    pub(crate) fn identity(&self) -> Identity {
         let header = self.header();
-        let identity = Identity {
+        Identity {
             run: header.run.load(Ordering::Relaxed),
             pid: header.pid.load(Ordering::Relaxed),
             started_ns: header.started_ns.load(Ordering::Relaxed),
-        };
-        (identity, header.max_bytes.load(Ordering::Relaxed))
+        }
     }
 
-    pub(crate) fn set_identity(&self, identity: &Identity, max_bytes: u64) {
+    pub(crate) fn set_identity(&self, identity: &Identity) {
         let header = self.header();
         header.run.store(identity.run, Ordering::Relaxed);
         header.pid.store(identity.pid, Ordering::Relaxed);
         let started = &header.started_ns;
         started.store(identity.started_ns, Ordering::Relaxed);
-        header.max_bytes.store(max_bytes, Ordering::Relaxed);
     }
 
-    /// The name of the session's file; `None` when there is none that is one.
-    pub(crate) fn file_name(&self) -> Option<String> {
-        let header = self.header();
-        let len = header.file_name_len.load(Ordering::Relaxed) as usize;
-        let bytes: Vec<u8> = header
-            .file_name
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
-            .take(len)
-            .collect();
-        String::from_utf8(bytes)
-            .ok()
-            .filter(|name| !name.is_empty())
-    }
-
-    /// Room for a file's name, in bytes.
-    pub(crate) const FILE_NAME_BYTES: usize = 32 * size_of::<u64>();
-
-    /// Sets the name of the session's file, at most `FILE_NAME_BYTES` long.
-    pub(crate) fn set_file_name(&self, name: &str) {
-        let header = self.header();
-        assert!(name.len() <= Self::FILE_NAME_BYTES);
-        for (word, chunk) in header.file_name.iter().zip(name.as_bytes().chunks(8)) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-        }
-        header
-            .file_name_len
-            .store(name.len() as u32, Ordering::Relaxed);
-    }
-
-    /// Remembers that `file_len` bytes of the file hold every entry before
-    /// `tails`, and gives that room back to the producers.
-    pub(crate) fn commit(&self, file_len: u64, tails: impl Iterator<Item = u64> + Clone) {
+    /// Remembers that the files of `sessions` hold every entry before `tails`
+    /// that they select, and gives that room back to the producers.
+    pub(crate) fn commit(
+        &self,
+        decided_ns: u64,
+        sessions: [CommittedSession; MAX_SESSIONS],
+        tails: impl Iterator<Item = u64> + Clone,
+    ) {
         let header = self.header();
         let next = header.commit_count.load(Ordering::Relaxed) + 1;
         let commit = &header.commits[(next % 2) as usize];
-        commit.file_len.store(file_len, Ordering::Relaxed);
+        commit.decided_ns.store(decided_ns, Ordering::Relaxed);
+        for (slot, session) in commit.sessions.iter().zip(sessions) {
+            let number = u64::from(session.number);
+            let words = [number, session.file_len, session.switches, session.on_since];
+            for (word, value) in slot.iter().zip(words) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
         for (slot, tail) in commit.tails.iter().zip(tails.clone()) {
             slot.store(tail, Ordering::Relaxed);
         }
@@ -159,16 +132,33 @@ impl Rings {
         }
     }
 
-    /// The newest whole commit: length of the file, and a tail for each ring.
+    /// The newest whole commit: what was decided, and a tail for each ring.
     pub(crate) fn committed(&self) -> (u64, Vec<u64>) {
-        let header = self.header();
-        let count = header.commit_count.load(Ordering::Acquire);
-        let commit = &header.commits[(count % 2) as usize];
+        let commit = self.newest_commit();
         let tails = commit.tails[..self.count()].iter();
         (
-            commit.file_len.load(Ordering::Relaxed),
+            commit.decided_ns.load(Ordering::Relaxed),
             tails.map(|t| t.load(Ordering::Relaxed)).collect(),
         )
+    }
+
+    /// What the newest whole commit says of a slot's session, if it knows it.
+    pub(crate) fn committed_session(&self, slot: usize, number: u32) -> Option<CommittedSession> {
+        let words = &self.newest_commit().sessions[slot];
+        let [committed, file_len, switches, on_since] =
+            std::array::from_fn(|word| words[word].load(Ordering::Relaxed));
+        (committed == u64::from(number)).then_some(CommittedSession {
+            number,
+            file_len,
+            switches,
+            on_since,
+        })
+    }
+
+    fn newest_commit(&self) -> &layout::Commit {
+        let header = self.header();
+        let count = header.commit_count.load(Ordering::Acquire);
+        &header.commits[(count % 2) as usize]
     }
 
     /// Records that had no room, in all rings together.
@@ -257,15 +247,10 @@ mod tests {
         made.check_integrity().unwrap();
         let opened = Rings::open(made.fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(opened.count(), MAX_RINGS);
-        made.set_file_name("auto.core.0123456789abcdef-17.pftrace");
         made.set_clock(RawClock::Tsc);
-        made.set_phase(Phase::Recording);
-        assert_eq!(opened.phase(), Phase::Recording);
         assert_eq!(opened.clock(), RawClock::Tsc);
-        assert_eq!(
-            opened.file_name().as_deref(),
-            Some("auto.core.0123456789abcdef-17.pftrace")
-        );
+        assert!(made.take());
+        assert!(!opened.take(), "once");
     }
 
     #[test]
@@ -281,10 +266,20 @@ mod tests {
     fn the_newest_commit_is_found() {
         let rings = Rings::create_sized(2, 64).unwrap();
         assert_eq!(rings.committed(), (0, vec![0, 0]));
-        rings.commit(10, [1, 2].into_iter());
-        rings.commit(20, [3, 4].into_iter());
-        rings.commit(30, [5, 6].into_iter());
-        assert_eq!(rings.committed(), (30, vec![5, 6]));
+        for i in 1..4 {
+            let mut sessions = [CommittedSession::default(); MAX_SESSIONS];
+            sessions[2] = CommittedSession {
+                number: 9,
+                file_len: i * 10,
+                switches: 1,
+                on_since: 8,
+            };
+            rings.commit(i * 100, sessions, [i, i + 1].into_iter());
+            assert_eq!(rings.committed(), (i * 100, vec![i, i + 1]));
+            assert_eq!(rings.committed_session(2, 9), Some(sessions[2]));
+            assert_eq!(rings.committed_session(2, 8), None, "an earlier one");
+            assert_eq!(rings.committed_session(1, 9), None);
+        }
     }
 
     #[test]

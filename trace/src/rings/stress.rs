@@ -81,7 +81,7 @@ fn drain(rings: &Rings, tails: &mut [u64], seen: &mut HashMap<u64, Seen>) -> boo
         }
         assert_eq!(tails[ring], *head, "whole entries only");
     }
-    rings.commit(0, tails.iter().copied());
+    rings.commit(0, Default::default(), tails.iter().copied());
     for (ring, (owner, _)) in looks.into_iter().enumerate() {
         if owner == Owner::Drainer {
             let free = &rings.ring(ring).0.producer.owner;

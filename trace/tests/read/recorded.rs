@@ -3,7 +3,7 @@
 //! A process records once, so each is this test binary again.
 
 use nano_trace::{
-    Event, Flow, ProcessTrace, RequestTrack, Rings, State,
+    Event, Flow, ProcessTrace, RequestTrack, Rings, SessionSpec, SessionState,
     check::{OpenSlices, Rule, check},
     counter, instant,
     merge::{merge, trace_files},
@@ -80,13 +80,12 @@ fn player() {
     let rings = std::env::var("NANO_TRACE_PLAYER_RINGS").unwrap();
     nano_trace::start(ProcessTrace {
         dir: std::env::var("NANO_TRACE_PLAYER_DIR").unwrap().into(),
-        session: "auto".to_owned(),
         role,
         run: RUN,
-        max_bytes: CAP,
         // SAFETY: inherited for us alone, and not used otherwise.
         rings: unsafe { OwnedFd::from_raw_fd(rings.parse().unwrap()) },
         facts: vec![("model".to_owned(), "none".to_owned())],
+        sessions: vec![SessionSpec::new("auto".parse().unwrap(), CAP)],
     })
     .unwrap();
     let mut open = Vec::new();
@@ -141,13 +140,13 @@ fn play(word: &str, open: &mut Vec<nano_trace::Slice>) {
         "open step" => open.push(slice(Event::WorkerStep, [])),
         "decode until the cap" => {
             open.push(slice(Event::CoreStep, []));
-            let full = || nano_trace::status().unwrap().state != State::Recording;
-            for request in (0..).take_while(|_| !full()) {
+            let state = || nano_trace::sessions()[0].state.clone();
+            for request in (0..).take_while(|_| state() == SessionState::Recording) {
                 RequestTrack::new(request).begin(Event::Decode, [], &[]);
                 // Slow enough for the writer.
                 std::thread::yield_now();
             }
-            assert_eq!(nano_trace::status().unwrap().state, State::Capped);
+            assert_eq!(state(), SessionState::Capped);
         }
         "update" => {
             open.pop();
@@ -259,7 +258,7 @@ fn a_killed_process_leaves_its_open_slice_and_nothing_broken() {
     worker.tell("open step");
     worker.child.kill().unwrap();
     worker.child.wait().unwrap();
-    worker.rings.salvage(dir.path()).unwrap().unwrap();
+    worker.rings.salvage(dir.path()).remove(0).unwrap();
     let files = trace_files(&[dir.path().to_owned()], false).unwrap();
     let sources = files.into_iter().map(Source::File).collect::<Vec<_>>();
 
