@@ -30,6 +30,7 @@ mod replay;
 mod request_tracks;
 mod rings;
 mod salvage;
+pub mod selection;
 mod session;
 mod session_name;
 mod sessions;

@@ -1,16 +1,15 @@
 //! Several trace files become one: whole packets, one file after another.
 
 use crate::{
-    EXTENSION, TraceFileName,
+    EXTENSION,
     read::{Source, Tail},
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fs::{self, File, Metadata},
     io::{self, BufWriter, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
 /// Why nothing was merged.
@@ -19,6 +18,16 @@ pub enum MergeError {
     /// A directory holds no trace of ours.
     #[error("{0}: no <session>.<role>.<run>-<pid>.{EXTENSION} files in this directory")]
     NothingIn(PathBuf),
+    /// A directory holds no such session.
+    #[error("{}: no session {name:?} in this directory; there are {}", dir.display(), MergeError::list(there))]
+    NoSuchSession {
+        /// Which directory.
+        dir: PathBuf,
+        /// Which session.
+        name: String,
+        /// Those that there are.
+        there: Vec<String>,
+    },
     /// The result would replace what it is made of.
     #[error("{0}: is one of the inputs; choose another output")]
     OutputIsInput(PathBuf),
@@ -49,56 +58,6 @@ pub struct MergedFile {
     pub bytes: u64,
     /// What came after them, and was left out.
     pub tail: Tail,
-}
-
-/// Trace files under `paths`, each once: files as they are, of a directory the
-/// traces of the newest run, or of `all` runs, sorted by name.
-pub fn trace_files(paths: &[PathBuf], all: bool) -> Result<Vec<PathBuf>, MergeError> {
-    let mut files = Vec::new();
-    for path in paths {
-        match metadata(path)?.is_dir() {
-            true => files.append(&mut in_directory(path, all)?),
-            false => files.push(path.clone()),
-        }
-    }
-    let (mut seen, mut once) = (HashSet::new(), Vec::new());
-    for file in files {
-        if seen.insert(identity(&metadata(&file)?)) {
-            once.push(file);
-        }
-    }
-    Ok(once)
-}
-
-fn in_directory(dir: &Path, all: bool) -> Result<Vec<PathBuf>, MergeError> {
-    let mut runs: HashMap<String, (SystemTime, Vec<PathBuf>)> = HashMap::new();
-    for entry in fs::read_dir(dir).map_err(|e| at(dir, e))? {
-        let entry = entry.map_err(|e| at(dir, e))?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str().and_then(|n| n.parse::<TraceFileName>().ok()) else {
-            continue;
-        };
-        let path = entry.path();
-        let modified = metadata(&path)?.modified().map_err(|e| at(&path, e))?;
-        let run = runs
-            .entry(name.run)
-            .or_insert((SystemTime::UNIX_EPOCH, Vec::new()));
-        run.0 = run.0.max(modified);
-        run.1.push(path);
-    }
-    let mut files = match all {
-        true => runs.into_values().flat_map(|(_, files)| files).collect(),
-        false => runs
-            .into_values()
-            .max_by_key(|(newest, _)| *newest)
-            .map(|(_, files)| files)
-            .unwrap_or_default(),
-    };
-    if files.is_empty() {
-        return Err(MergeError::NothingIn(dir.to_owned()));
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// Writes the whole packets of `inputs` to `output`, in constant memory. A file
@@ -188,7 +147,7 @@ fn refuse_collisions(
 }
 
 /// What is the same of one file under all its names.
-fn identity(file: &Metadata) -> (u64, u64) {
+pub(crate) fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
@@ -215,7 +174,7 @@ fn partial_name(output: &Path) -> PathBuf {
     output.with_file_name(name)
 }
 
-fn metadata(path: &Path) -> io::Result<Metadata> {
+pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
     fs::metadata(path).map_err(|e| at(path, e))
 }
 
@@ -223,6 +182,6 @@ fn writing(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("writing the merged trace: {e}"))
 }
 
-fn at(path: &Path, e: io::Error) -> io::Error {
+pub(crate) fn at(path: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{}: {e}", path.display()))
 }

@@ -1,5 +1,6 @@
 //! What the catalogue says about names, arguments, tracks and nesting.
 
+use super::intervals::Intervals;
 use super::rule::{Rule, Violations};
 use crate::{
     ArgKind, Event, TrackKind,
@@ -11,7 +12,10 @@ use std::{collections::HashMap, sync::LazyLock};
 const REQUEST_TRACK: &str = "request";
 
 /// Texts that a request's track carries beside the arguments of its events.
-const REQUEST_TEXTS: &[&str] = &["request_id", "traceparent", "clipped"];
+const REQUEST_TEXTS: &[&str] = &["request_id", "traceparent"];
+
+/// What a slice says that goes on beyond its session.
+const CLIPPED: &str = "clipped";
 
 /// The slice or instant of the catalogue with this name and category.
 pub(super) fn find(name: &str, category: &str) -> Option<Event> {
@@ -39,7 +43,11 @@ enum Place {
 
 fn place(event: Event) -> Place {
     match event {
-        Event::CoreStep | Event::WorkerStep | Event::Load | Event::Request => Place::Outermost,
+        Event::CoreStep
+        | Event::WorkerStep
+        | Event::Load
+        | Event::Request
+        | Event::TraceRecording => Place::Outermost,
         Event::Schedule | Event::Dispatch | Event::WaitWorkers | Event::Update => {
             Place::In(Event::CoreStep)
         }
@@ -50,13 +58,22 @@ fn place(event: Event) -> Place {
         | Event::Forward
         | Event::Sample
         | Event::WorkerSend => Place::In(Event::WorkerStep),
+        Event::Layer => Place::In(Event::Forward),
         Event::LoadOpen | Event::LoadWeights | Event::LoadKvCache => Place::In(Event::Load),
         Event::Preprocess | Event::Waiting | Event::Streaming => Place::In(Event::Request),
         _ => Place::Anywhere,
     }
 }
 
-pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
+/// What is known of the edges of sessions.
+struct Edges<'a> {
+    intervals: &'a Intervals,
+    begins: Begins,
+}
+
+pub(super) fn check(timeline: &Timeline, intervals: &Intervals, out: &mut Violations) {
+    let begins = Begins::of(timeline);
+    let edges = Edges { intervals, begins };
     for slice in &timeline.slices {
         let Some(event) = slice.event else {
             unknown(&slice.name, &slice.category, slice.at, out);
@@ -64,7 +81,7 @@ pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
         };
         check_args(event, &slice.args, slice.at, out);
         check_track(timeline, event, slice.track, slice.at, out);
-        check_place(timeline, event, slice, out);
+        check_place(timeline, &edges, event, slice, out);
     }
     for instant in &timeline.instants {
         let Some(event) = instant.event else {
@@ -91,7 +108,13 @@ fn unknown(name: &str, category: &str, at: Position, out: &mut Violations) {
     });
 }
 
-fn check_place(timeline: &Timeline, event: Event, slice: &TimelineSlice, out: &mut Violations) {
+fn check_place(
+    timeline: &Timeline,
+    edges: &Edges<'_>,
+    event: Event,
+    slice: &TimelineSlice,
+    out: &mut Violations,
+) {
     let parent = slice.parent.map(|parent| &timeline.slices[parent]);
     let (wanted, may_be_alone) = match place(event) {
         Place::Anywhere => return,
@@ -100,7 +123,17 @@ fn check_place(timeline: &Timeline, event: Event, slice: &TimelineSlice, out: &m
         Place::InOrAlone(whole) => (Some(whole), true),
     };
     let fits = match parent {
-        None => may_be_alone,
+        None if may_be_alone => true,
+        // Where its session began, what was around it may have been under way.
+        None => wanted.is_some_and(|wanted| {
+            let (track, begin) = (slice.track, slice.begin);
+            let interval = edges.intervals.around(timeline, track, begin);
+            interval.is_some_and(|interval| {
+                !edges
+                    .begins
+                    .any_between(track, wanted, interval.begin, begin)
+            })
+        }),
         Some(parent) => parent.event.is_some() && parent.event == wanted,
     };
     if !fits {
@@ -112,10 +145,36 @@ fn check_place(timeline: &Timeline, event: Event, slice: &TimelineSlice, out: &m
     }
 }
 
+/// When slices of each event begin on each track, in order of time.
+struct Begins(HashMap<(u64, Event), Vec<u64>>);
+
+impl Begins {
+    fn of(timeline: &Timeline) -> Begins {
+        let mut begins: HashMap<_, Vec<u64>> = HashMap::new();
+        for slice in &timeline.slices {
+            if let Some(event) = slice.event {
+                begins
+                    .entry((slice.track, event))
+                    .or_default()
+                    .push(slice.begin);
+            }
+        }
+        Begins(begins)
+    }
+
+    fn any_between(&self, track: u64, event: Event, from: u64, to: u64) -> bool {
+        self.0.get(&(track, event)).is_some_and(|begins| {
+            let first = begins.get(begins.partition_point(|begin| *begin < from));
+            first.is_some_and(|begin| *begin <= to)
+        })
+    }
+}
+
 fn check_args(event: Event, args: &[Arg], at: Position, out: &mut Violations) {
     for (place, arg) in args.iter().enumerate() {
         let known = event.args().iter().find(|(name, _)| *name == &*arg.name);
-        let is_text = event.track() == TrackKind::Request && REQUEST_TEXTS.contains(&&*arg.name);
+        let is_text = event.track() == TrackKind::Request && REQUEST_TEXTS.contains(&&*arg.name)
+            || &*arg.name == CLIPPED && arg.value == ArgValue::Bool(true);
         let is_repeated = args[..place].iter().any(|before| before.name == arg.name);
         let Some((_, kind)) = known.filter(|_| !is_repeated) else {
             if !is_text || is_repeated {

@@ -5,6 +5,7 @@
 //! submitted before the core plans it, planned before a worker computes it,
 //! computed before its answer is written.
 
+use super::intervals::Intervals;
 use super::rule::{Rule, Violations};
 use crate::{
     Event,
@@ -65,18 +66,24 @@ fn stage(timeline: &Timeline, hop: &Hop) -> Option<Stage> {
     })
 }
 
-pub(super) fn check(timeline: &Timeline, out: &mut Violations) {
+pub(super) fn check(timeline: &Timeline, intervals: &Intervals, out: &mut Violations) {
     let spans = spans(timeline);
+    let clipped = Clipped::of(timeline);
     for (id, hops) in &timeline.flows {
         check_order(timeline, *id, hops, out);
         if !LAYERS.iter().all(|layer| spans.contains_key(layer)) || has_failed(timeline, hops) {
             continue;
         }
         match hops.as_slice() {
-            [lone] => check_lone(timeline, &spans, *id, lone, out),
+            [lone] => {
+                if !is_cut(timeline, intervals, &clipped, lone) {
+                    check_lone(timeline, &spans, *id, lone, out);
+                }
+            }
             hops if is_between_step_and_rank(timeline, hops) => {
                 check_pair(timeline, *id, hops, out);
             }
+            [first, .., last] if intervals.any_begins_within(first.time, last.time) => {}
             hops => check_way(timeline, &spans, *id, hops, out),
         }
     }
@@ -154,6 +161,65 @@ fn has_failed(timeline: &Timeline, hops: &[Hop]) -> bool {
     reasons.any(|reason| !matches!(reason.value.text(), Some("stop" | "length")))
 }
 
+/// Whether requests went on beyond the sessions.
+struct Clipped {
+    at_begin: bool,
+    at_end: bool,
+}
+
+impl Clipped {
+    fn of(timeline: &Timeline) -> Clipped {
+        let slices = timeline.slices.iter();
+        let clipped = slices.filter(|slice| slice.arg("clipped").is_some());
+        let starts: BTreeSet<u64> = timeline
+            .slices_of(Event::TraceRecording)
+            .map(|(_, recording)| recording.begin)
+            .collect();
+        let (at_begin, at_end) =
+            clipped.partition::<Vec<_>, _>(|slice| starts.contains(&slice.begin));
+        Clipped {
+            at_begin: !at_begin.is_empty(),
+            // One that is clipped on both sides says so once.
+            at_end: !at_end.is_empty() || !at_begin.is_empty(),
+        }
+    }
+}
+
+/// Steps that the core has in flight: of so many the other end of a flow may
+/// lie beyond the edge of a recording.
+const STEPS_IN_FLIGHT: usize = 2;
+
+/// The flow's other end may lie outside of its session.
+fn is_cut(timeline: &Timeline, intervals: &Intervals, clipped: &Clipped, hop: &Hop) -> bool {
+    let (event, track) = match hop.through {
+        Through::Begin(i) | Through::End(i) => (timeline.slices[i].event, timeline.slices[i].track),
+        Through::Instant(i) => (timeline.instants[i].event, timeline.instants[i].track),
+    };
+    let Some(interval) = intervals.around(timeline, track, hop.time) else {
+        return false;
+    };
+    let alike_within = |from: u64, to: u64| {
+        let slices = timeline.slices.iter();
+        slices
+            .filter(|slice| slice.event == event && slice.track == track)
+            .filter(|slice| from < slice.begin && slice.begin < to)
+            .count()
+    };
+    match event {
+        Some(Event::WorkerStep | Event::Update) => {
+            alike_within(interval.begin, hop.time) < STEPS_IN_FLIGHT
+        }
+        Some(Event::Dispatch | Event::WorkerSend) => {
+            alike_within(hop.time, interval.end) < STEPS_IN_FLIGHT
+        }
+        _ => match stage(timeline, hop) {
+            Some(Stage::Submit) => clipped.at_end,
+            Some(Stage::Answer) => clipped.at_begin,
+            _ => clipped.at_begin || clipped.at_end,
+        },
+    }
+}
+
 /// At the edges of a recording a flow's other end may lie outside, and the
 /// engine may end between a step's dispatch, its run and its result: for each
 /// of the two steps that the core has in flight.
@@ -168,7 +234,7 @@ fn check_lone(timeline: &Timeline, spans: &Spans<'_>, id: u64, hop: &Hop, out: &
             .iter()
             .filter(|slice| slice.event == event && slice.begin > hop.time)
             .count()
-            < 2;
+            < STEPS_IN_FLIGHT;
     if all_record && !cut_by_the_end {
         out.add(Rule::FlowLone, hop.at, || {
             let (event, category, _) = timeline.hop(hop);

@@ -9,6 +9,7 @@
 mod catalogue;
 mod clocks;
 mod flows;
+mod intervals;
 mod names;
 mod nesting;
 mod rule;
@@ -22,10 +23,11 @@ pub use scan::FileSummary;
 use crate::{
     Event,
     read::Source,
-    timeline::{Timeline, Track, TrackOf},
+    timeline::{ArgValue, Timeline, Track, TrackOf},
 };
+use intervals::Intervals;
 use scan::Scan;
-use std::{collections::BTreeMap, io};
+use std::io;
 
 /// What the caller knows to be no fault.
 #[derive(Clone, Debug, Default)]
@@ -83,8 +85,9 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
     let mut timeline = nesting::timeline(events, tracks, may_stay_open, &mut violations);
     timeline.facts = facts;
     timeline.dropped = dropped + dropped_records(&timeline);
-    flows::check(&timeline, &mut violations);
-    catalogue::check(&timeline, &mut violations);
+    let intervals = Intervals::of(&timeline);
+    flows::check(&timeline, &intervals, &mut violations);
+    catalogue::check(&timeline, &intervals, &mut violations);
     Ok(Report {
         files,
         violations,
@@ -92,17 +95,12 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
     })
 }
 
-/// What the last word of each process says about records that were lost.
+/// What the last words of all files say about records that were lost.
 fn dropped_records(timeline: &Timeline) -> u64 {
-    let mut last_words = BTreeMap::new();
-    for instant in &timeline.instants {
-        if instant.event == Some(Event::TraceEnd) {
-            let process = timeline.process(instant.track).map(|process| process.uuid);
-            let dropped = instant.arg("dropped").and_then(|dropped| dropped.uint());
-            last_words.insert(process, dropped.unwrap_or(0));
-        }
-    }
-    last_words.values().sum()
+    let instants = timeline.instants.iter();
+    let ends = instants.filter(|instant| instant.event == Some(Event::TraceEnd));
+    let dropped = ends.map(|end| end.arg("dropped").and_then(ArgValue::uint));
+    dropped.map(Option::unwrap_or_default).sum()
 }
 
 impl Report {

@@ -94,7 +94,12 @@ impl Stage {
     }
 
     fn file(&self) -> PathBuf {
-        let name = format!("auto.worker-3.0123456789abcdef-{}.pftrace", self.child.id());
+        self.file_of("auto")
+    }
+
+    fn file_of(&self, session: &str) -> PathBuf {
+        let pid = self.child.id();
+        let name = format!("{session}.worker-3.0123456789abcdef-{pid}.pftrace");
         self.dir.path().join(name)
     }
 

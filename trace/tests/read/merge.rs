@@ -3,8 +3,9 @@
 use crate::good_trace::{bytes, good_trace};
 use nano_trace::{
     check::{OpenSlices, check},
-    merge::{MergeError, merge, trace_files},
+    merge::{MergeError, merge},
     read::{Source, Tail},
+    selection::{Wanted, select},
 };
 use std::{
     fs,
@@ -79,10 +80,53 @@ fn a_directory_means_its_newest_run_unless_all_are_wanted() {
     let new = write_files(dir.path(), "new1", Duration::ZERO);
     fs::write(dir.path().join("merged.pftrace"), "not ours").unwrap();
     let paths = [dir.path().to_owned()];
-    assert_eq!(trace_files(&paths, false).unwrap(), new);
+    assert_eq!(select(&paths, &Wanted::Newest).unwrap().files, new);
     let mut all = [old, new].concat();
     all.sort();
-    assert_eq!(trace_files(&paths, true).unwrap(), all);
+    assert_eq!(select(&paths, &Wanted::All).unwrap().files, all);
+}
+
+#[test]
+fn a_directory_means_its_newest_session_and_another_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sessions = Vec::new();
+    for (session, age) in [("auto", 60), ("a.b", 30), ("c", 0)] {
+        let files = write_files(dir.path(), "k3x9", Duration::from_secs(age));
+        let named = files.into_iter().map(|file| {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let named = dir.path().join(name.replacen("auto", session, 1));
+            fs::rename(&file, &named).unwrap();
+            named
+        });
+        sessions.push(named.collect::<Vec<_>>());
+    }
+    // An older run has a session of that name, too.
+    let old = dir.path().join("c.core.old1-7.pftrace");
+    fs::write(&old, "").unwrap();
+    let hour = SystemTime::now() - Duration::from_secs(3600);
+    let file = fs::File::options().write(true).open(&old).unwrap();
+    file.set_modified(hour).unwrap();
+
+    let paths = [dir.path().to_owned()];
+    let newest = select(&paths, &Wanted::Newest).unwrap();
+    assert_eq!(newest.files, sessions[2]);
+    let left_out: Vec<String> = newest.left_out.iter().map(|s| s.to_string()).collect();
+    let expected = [
+        "c of run old1 (1 file)",
+        "auto of run k3x9 (3 files)",
+        "a.b of run k3x9 (3 files)",
+    ];
+    assert_eq!(left_out, expected);
+    let named = |name: &str| select(&paths, &Wanted::Named(name.to_owned()));
+    assert_eq!(named("a.b").unwrap().files, sessions[1]);
+    assert_eq!(named("c").unwrap().files, sessions[2]);
+    let run = select(&paths, &Wanted::NewestRun).unwrap();
+    assert_eq!(run.taken.len(), 3);
+    let refused = named("d").unwrap_err().to_string();
+    assert!(
+        refused.contains("\"d\"") && refused.contains("a.b of run k3x9"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -148,7 +192,7 @@ fn a_file_under_several_names_is_one_file() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&inputs[0], &link).unwrap();
     let paths = [dir.path().to_owned(), again, inputs[1].clone(), link];
-    assert_eq!(trace_files(&paths, false).unwrap(), inputs);
+    assert_eq!(select(&paths, &Wanted::Newest).unwrap().files, inputs);
 }
 
 #[test]
@@ -156,7 +200,7 @@ fn what_cannot_be_merged_is_said_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("all.pftrace");
     let empty = tempfile::tempdir().unwrap();
-    let nothing = trace_files(&[empty.path().to_owned()], false);
+    let nothing = select(&[empty.path().to_owned()], &Wanted::Newest);
     assert!(matches!(nothing, Err(MergeError::NothingIn(_))));
 
     let inputs = write_files(dir.path(), "k3x9", Duration::ZERO);

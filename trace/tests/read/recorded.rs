@@ -6,8 +6,9 @@ use nano_trace::{
     Event, Flow, ProcessTrace, RequestTrack, Rings, SessionSpec, SessionState,
     check::{OpenSlices, Rule, check},
     counter, instant,
-    merge::{merge, trace_files},
+    merge::merge,
     read::{Source, Tail},
+    selection::{Wanted, select},
     slice, slice_with,
 };
 use std::{
@@ -189,7 +190,9 @@ fn three_processes_make_one_clean_timeline() {
     for player in [frontend, core, worker] {
         player.end();
     }
-    let files = trace_files(&[dir.path().to_owned()], false).unwrap();
+    let files = select(&[dir.path().to_owned()], &Wanted::Newest)
+        .unwrap()
+        .files;
     assert_eq!(files.len(), 3);
     for file in &files {
         let report = check(&[Source::File(file.clone())], &OpenSlices::None).unwrap();
@@ -259,7 +262,9 @@ fn a_killed_process_leaves_its_open_slice_and_nothing_broken() {
     worker.child.kill().unwrap();
     worker.child.wait().unwrap();
     worker.rings.salvage(dir.path()).remove(0).unwrap();
-    let files = trace_files(&[dir.path().to_owned()], false).unwrap();
+    let files = select(&[dir.path().to_owned()], &Wanted::Newest)
+        .unwrap()
+        .files;
     let sources = files.into_iter().map(Source::File).collect::<Vec<_>>();
 
     let strict = check(&sources, &OpenSlices::None).unwrap();
@@ -281,7 +286,9 @@ fn a_trace_that_its_cap_cut_short_is_clean_with_what_was_open() {
     let mut core = Player::start(dir.path(), "core");
     core.tell("decode until the cap");
     core.end();
-    let files = trace_files(&[dir.path().to_owned()], false).unwrap();
+    let files = select(&[dir.path().to_owned()], &Wanted::Newest)
+        .unwrap()
+        .files;
     let report = check(&[Source::File(files[0].clone())], &OpenSlices::None).unwrap();
     report.assert_clean();
     assert!(report.files[0].bytes <= CAP);

@@ -3,8 +3,11 @@
 use crate::good_trace::{bytes, good_trace};
 use std::{
     fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::Path,
     process::{Command, Output, Stdio},
+    time::{Duration, SystemTime},
 };
 
 fn nano_trace(dir: &Path, args: &[&str]) -> Output {
@@ -110,6 +113,108 @@ fn info_tells_what_is_in_a_file() {
     ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
+}
+
+#[test]
+fn the_newest_session_is_merged_under_its_name() {
+    let dir = dir_of_good_trace();
+    let core = fs::read(dir.path().join("auto.core.k3x9-1.pftrace")).unwrap();
+    fs::write(dir.path().join("load.core.k3x9-1.pftrace"), &core).unwrap();
+    let old = SystemTime::now() - Duration::from_secs(60);
+    for role in ["core", "frontend", "worker-0"] {
+        let path = dir.path().join(format!("auto.{role}.k3x9-1.pftrace"));
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(old).unwrap();
+    }
+    let merged = nano_trace(dir.path(), &["merge", "."]);
+    assert_eq!(merged.status.code(), Some(0), "{}", err(&merged));
+    assert_eq!(
+        fs::read(dir.path().join("load.perfetto-trace")).unwrap(),
+        core
+    );
+    let said = err(&merged);
+    assert!(
+        said.contains("took session load of run k3x9 (1 file)"),
+        "{said}"
+    );
+    assert!(
+        said.contains("left out auto of run k3x9 (3 files)"),
+        "{said}"
+    );
+    let named = nano_trace(dir.path(), &["merge", ".", "--session", "auto", "-o", "a"]);
+    assert!(out(&named).contains("a: 3 files"), "{}", out(&named));
+    let all = nano_trace(dir.path(), &["merge", ".", "--all", "-o", "b"]);
+    assert!(out(&all).contains("b: 4 files"), "{}", out(&all));
+    let none = nano_trace(dir.path(), &["merge", ".", "--session", "../x", "-o", "c"]);
+    assert_eq!(none.status.code(), Some(2));
+    let info = out(&nano_trace(dir.path(), &["info", "."]));
+    assert!(
+        info.starts_with("session auto of run k3x9 (3 files): "),
+        "{info}"
+    );
+    assert!(
+        info.contains("session load of run k3x9 (1 file): "),
+        "{info}"
+    );
+}
+
+#[test]
+fn open_serves_the_merged_trace_once_to_the_viewer() {
+    let dir = dir_of_good_trace();
+    nano_trace(dir.path(), &["merge", ".", "-o", "all"]);
+    let whole = fs::read(dir.path().join("all")).unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_nano-trace"))
+        .current_dir(dir.path())
+        .args(["open", ".", "--port", "0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut link = String::new();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    lines.read_line(&mut link).unwrap();
+    let url = link
+        .trim()
+        .strip_prefix("https://ui.perfetto.dev/#!/?url=http://");
+    let (address, name) = url.unwrap().split_once('/').unwrap();
+    assert_eq!(name, "auto.perfetto-trace");
+    let ask = |line: &str| {
+        let mut connection = TcpStream::connect(address).unwrap();
+        write!(
+            connection,
+            "{line} HTTP/1.1\r\nOrigin: https://ui.perfetto.dev\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = Vec::new();
+        connection.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+        assert!(head.contains("\r\nAccess-Control-Allow-Origin: https://ui.perfetto.dev\r\n"));
+        (head, answer[end..].to_vec())
+    };
+    for wrong in [
+        "GET /",
+        "GET /../all",
+        "POST /auto.perfetto-trace",
+        "nonsense",
+    ] {
+        let (head, body) = ask(wrong);
+        assert!(
+            head.starts_with("HTTP/1.1 404 ") && body.is_empty(),
+            "{wrong}: {head}"
+        );
+    }
+    // One that says nothing harms nobody.
+    drop(TcpStream::connect(address).unwrap());
+    assert!(
+        ask("OPTIONS /auto.perfetto-trace")
+            .0
+            .starts_with("HTTP/1.1 204 ")
+    );
+    let (head, body) = ask("GET /auto.perfetto-trace");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", whole.len())));
+    assert!(body == whole);
+    assert!(server.wait().unwrap().success());
 }
 
 #[test]

@@ -1,26 +1,24 @@
 //! `nano-trace check`.
 
+use crate::choice::Choice;
 use nano_trace::{
     check::{OpenSlices, Report, check},
-    merge::{MergeError, trace_files},
+    merge::MergeError,
     read::Source,
+    selection::Wanted,
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
-    /// Trace files, or directories that hold them; each is checked alone, and all together
-    #[arg(required = true, value_name = "FILE|DIR")]
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    choice: Choice,
     /// This process was killed: slices of it may lack their end (can be repeated)
     #[arg(long, value_name = "PID")]
     killed: Vec<i32>,
     /// Any slice may lack its end
     #[arg(long, conflicts_with = "killed")]
     allow_open: bool,
-    /// Of a directory take the traces of all runs, not of the newest one alone
-    #[arg(long)]
-    all: bool,
 }
 
 impl Check {
@@ -29,7 +27,10 @@ impl Check {
             true => OpenSlices::Any,
             false => OpenSlices::Of(self.killed),
         };
-        let sources = trace_files(&self.paths, self.all)?
+        let sources = self
+            .choice
+            .select(Wanted::NewestRun)?
+            .files
             .into_iter()
             .map(Source::File)
             .collect::<Vec<_>>();

@@ -1,39 +1,86 @@
 //! `nano-trace info`.
 
+use crate::choice::Choice;
 use nano_trace::{
     Event, TraceFileName,
     check::{OpenSlices, Report, check},
-    merge::{MergeError, trace_files},
+    merge::MergeError,
     read::{Source, Tail},
-    timeline::{Timeline, TrackOf},
+    selection::{SessionOfRun, Wanted},
+    timeline::{ArgValue, Timeline, TrackOf},
 };
-use std::{
-    fmt::Write,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fmt::Write, path::Path, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(crate) struct Info {
-    /// Trace files, or directories that hold them
-    #[arg(required = true, value_name = "FILE|DIR")]
-    paths: Vec<PathBuf>,
-    /// Of a directory take the traces of all runs, not of the newest one alone
-    #[arg(long)]
-    all: bool,
+    #[command(flatten)]
+    choice: Choice,
 }
 
 impl Info {
     pub(crate) fn run(self) -> Result<ExitCode, MergeError> {
-        for (place, path) in trace_files(&self.paths, self.all)?.into_iter().enumerate() {
-            let report = check(&[Source::File(path.clone())], &OpenSlices::Any)?;
-            if place > 0 {
+        let selection = self.choice.select(Wanted::NewestRun)?;
+        let reports = selection
+            .files
+            .iter()
+            .map(|path| {
+                Ok((
+                    path,
+                    check(&[Source::File(path.clone())], &OpenSlices::Any)?,
+                ))
+            })
+            .collect::<Result<Vec<_>, MergeError>>()?;
+        for session in &selection.taken {
+            let of_session = reports
+                .iter()
+                .filter(|(path, _)| session.files.contains(path));
+            let timelines: Vec<&Timeline> = of_session.map(|(_, r)| &r.timeline).collect();
+            println!("{}", summary(session, &timelines));
+        }
+        for (place, (path, report)) in reports.iter().enumerate() {
+            if place > 0 || !selection.taken.is_empty() {
                 println!();
             }
-            print!("{}", describe(&path, &report));
+            print!("{}", describe(path, report));
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A session in one line.
+fn summary(session: &SessionOfRun, timelines: &[&Timeline]) -> String {
+    let recorded = timelines.iter().map(|timeline| recorded_ns(timeline));
+    let recorded = recorded.max().unwrap_or(0) as f64 / 1e9;
+    let requests = timelines
+        .iter()
+        .map(|t| t.slices_of(Event::Request).count());
+    let requests: usize = requests.sum();
+    let drops: u64 = timelines.iter().map(|timeline| timeline.dropped).sum();
+    let mut ends: Vec<&str> = timelines.iter().flat_map(|t| ends(t)).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let ends = match ends[..] {
+        [] => "not ended".to_owned(),
+        _ => ends.join(", "),
+    };
+    format!(
+        "session {session}: {recorded:.3} s recorded, {requests} requests, {drops} drops, {ends}"
+    )
+}
+
+/// How long the session was on.
+fn recorded_ns(timeline: &Timeline) -> u64 {
+    let intervals = timeline.slices_of(Event::TraceRecording);
+    intervals
+        .filter_map(|(_, interval)| interval.duration())
+        .sum()
+}
+
+/// Why files say that they end.
+fn ends(timeline: &Timeline) -> impl Iterator<Item = &str> {
+    let instants = timeline.instants.iter();
+    let ends = instants.filter(|instant| instant.event == Some(Event::TraceEnd));
+    ends.filter_map(|end| end.arg("reason").and_then(ArgValue::text))
 }
 
 fn describe(path: &Path, report: &Report) -> String {
@@ -64,12 +111,17 @@ fn describe(path: &Path, report: &Report) -> String {
         line("packets", file.packets.to_string());
     }
     if let Some((from, to)) = timeline.interval() {
-        let (from, to) = (from as f64 / 1e9, to as f64 / 1e9);
-        let length = to - from;
+        line("interval", span(from, to));
+    }
+    for (_, interval) in timeline.slices_of(Event::TraceRecording) {
+        let end = interval.end.or(timeline.interval().map(|(_, to)| to));
         line(
-            "interval",
-            format!("{length:.3} s, from {from:.6} to {to:.6} s after boot"),
+            "recorded",
+            span(interval.begin, end.unwrap_or(interval.begin)),
         );
+    }
+    for end in ends(timeline) {
+        line("ended", end.to_owned());
     }
     let open = timeline.slices.iter().filter(|s| s.end.is_none()).count();
     let open = match open {
@@ -82,7 +134,15 @@ fn describe(path: &Path, report: &Report) -> String {
     line("flows", timeline.flows.len().to_string());
     let requests = timeline.slices_of(Event::Request).count();
     if requests > 0 {
-        line("requests", requests.to_string());
+        let clipped = timeline
+            .slices_of(Event::Request)
+            .filter(|(_, request)| request.arg("clipped").is_some())
+            .count();
+        let clipped = match clipped {
+            0 => String::new(),
+            n => format!(", {n} clipped"),
+        };
+        line("requests", format!("{requests}{clipped}"));
     }
     line("drops", timeline.dropped.to_string());
     let violations: usize = report.violations.counts().values().sum();
@@ -96,6 +156,12 @@ fn describe(path: &Path, report: &Report) -> String {
         line("fact", format!("{key} = {value}"));
     }
     text
+}
+
+fn span(from: u64, to: u64) -> String {
+    let (from, to) = (from as f64 / 1e9, to as f64 / 1e9);
+    let length = to - from;
+    format!("{length:.3} s, from {from:.6} to {to:.6} s after boot")
 }
 
 fn processes(timeline: &Timeline) -> impl Iterator<Item = (i32, &str)> {

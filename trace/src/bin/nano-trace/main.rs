@@ -1,8 +1,10 @@
 //! `nano-trace`: puts trace files together, checks them and tells what is in them.
 
 mod check;
+mod choice;
 mod info;
 mod merge;
+mod open;
 mod timeline;
 
 use clap::{Parser, Subcommand};
@@ -20,7 +22,9 @@ struct Cli {
 enum Command {
     /// Write several trace files as one, for ui.perfetto.dev
     Merge(merge::Merge),
-    /// Check trace files against the rules of the format and the catalogue of events
+    /// Serve a merged trace to ui.perfetto.dev on this machine, and print the link
+    Open(open::Open),
+    /// Check trace files, each alone and all together, against the rules of the format and the catalogue of events
     Check(check::Check),
     /// Tell what is in trace files
     Info(info::Info),
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Merge(merge) => merge.run().map_err(|e| e.to_string()),
+        Command::Open(open) => open.run().map_err(|e| e.to_string()),
         Command::Check(check) => check.run().map_err(|e| e.to_string()),
         Command::Info(info) => info.run().map_err(|e| e.to_string()),
         Command::Timeline(timeline) => timeline.run().map_err(|e| e.to_string()),

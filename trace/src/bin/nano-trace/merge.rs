@@ -1,8 +1,10 @@
 //! `nano-trace merge`.
 
+use crate::choice::{Choice, merged_name};
 use nano_trace::{
-    merge::{MergeError, MergedFile, merge, merge_into, trace_files},
+    merge::{MergeError, MergedFile, merge, merge_into},
     read::Tail,
+    selection::Wanted,
 };
 use std::{
     fmt::Display,
@@ -15,33 +17,34 @@ use std::{
 
 #[derive(clap::Args)]
 pub(crate) struct Merge {
-    /// Trace files, or directories that hold them
-    #[arg(required = true, value_name = "DIR|FILE")]
-    paths: Vec<PathBuf>,
-    /// Where the merged trace goes: an existing file is replaced, `-` is standard output
+    #[command(flatten)]
+    choice: Choice,
+    /// Where the merged trace goes, if not to SESSION.perfetto-trace: an existing
+    /// file is replaced, `-` is standard output
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
-    /// Of a directory take the traces of all runs, not of the newest one alone
-    #[arg(long)]
-    all: bool,
+    output: Option<PathBuf>,
 }
 
 impl Merge {
     pub(crate) fn run(self) -> Result<ExitCode, MergeError> {
-        let inputs = trace_files(&self.paths, self.all)?;
-        if self.output == Path::new("-") {
+        let selection = self.choice.select(Wanted::Newest)?;
+        let output = self
+            .output
+            .unwrap_or_else(|| merged_name(&selection).into());
+        let inputs = selection.files;
+        if output == Path::new("-") {
             let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let merged = merge_into(&inputs, stdout)?;
             tell(&merged, "standard output", io::stderr())?;
         } else {
-            let merged = merge(&inputs, &self.output)?;
-            let is_file = fs::metadata(&self.output)?.is_file();
+            let merged = merge(&inputs, &output)?;
+            let is_file = fs::metadata(&output)?.is_file();
             // A pipe may be our own output under another name.
             let to: Box<dyn Write> = match is_file {
                 true => Box::new(io::stdout()),
                 false => Box::new(io::stderr()),
             };
-            tell(&merged, self.output.display(), to)?;
+            tell(&merged, output.display(), to)?;
         }
         Ok(ExitCode::SUCCESS)
     }

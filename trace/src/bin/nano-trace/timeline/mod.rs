@@ -5,20 +5,21 @@ mod draw;
 mod rows;
 mod svg;
 
+use crate::choice::Choice;
 use nano_trace::{
     Event,
     check::{OpenSlices, check},
-    merge::{MergeError, trace_files},
+    merge::MergeError,
     read::Source,
+    selection::Wanted,
     timeline::{ArgValue, Timeline, TimelineSlice},
 };
 use std::{fs, path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(crate) struct TimelineArgs {
-    /// Trace files of one run, or the directory that holds them
-    #[arg(required = true, value_name = "FILE|DIR")]
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    choice: Choice,
     /// The request's id, or a part of it; the first answered request if absent
     #[arg(long, value_name = "ID")]
     request: Option<String>,
@@ -44,7 +45,10 @@ pub(crate) enum TimelineError {
 
 impl TimelineArgs {
     pub(crate) fn run(self) -> Result<ExitCode, TimelineError> {
-        let sources = trace_files(&self.paths, false)?
+        let sources = self
+            .choice
+            .select(Wanted::Newest)?
+            .files
             .into_iter()
             .map(Source::File)
             .collect::<Vec<_>>();

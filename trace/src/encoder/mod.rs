@@ -12,9 +12,12 @@
 //!   ended when it goes off, and of requests begun again when it goes on, and
 //!   both say that they are clipped.
 
+mod edges;
+
+pub(crate) use edges::EndReason;
+
 use crate::clock::clock_ns;
 use crate::entry::{Entry, Kind};
-use crate::event::TRACE_END_REASONS;
 use crate::identity::Identity;
 use crate::interning::{self, ArgIids, TextKeys};
 use crate::packet::{Arg, ArgValue, EventPacket, PacketBuffer};
@@ -22,7 +25,7 @@ use crate::proto::track_event::Type;
 use crate::proto::{self, SequenceFlags, Trace, TracePacket, trace_packet::Data};
 use crate::replay::Replay;
 use crate::request_tracks::{RequestTracks, Step};
-use crate::{Event, RequestTrack, descriptor};
+use crate::{Event, descriptor};
 use nix::time::ClockId;
 use prost::Message;
 use std::collections::HashMap;
@@ -221,6 +224,10 @@ impl Encoder {
     ) {
         let head = entry.head();
         let event = head.event;
+        if head.kind == Kind::Text {
+            // Shown with the track's next event.
+            return;
+        }
         let Some(sequence) = &mut self.sequences[ring] else {
             return;
         };
@@ -240,55 +247,29 @@ impl Encoder {
             ..EMPTY
         };
         let mut first_arg = usize::from(head.first_arg);
-        let mut texts: Vec<(u64, String)> = Vec::new();
-        match head.kind {
-            Kind::Begin => packet.kind = Type::SliceBegin,
-            Kind::End => packet.kind = Type::SliceEnd,
-            Kind::Counter => {
+        let mut texts = Vec::new();
+        match (head.kind, request) {
+            (Kind::Begin, _) => packet.kind = Type::SliceBegin,
+            (Kind::End, _) => packet.kind = Type::SliceEnd,
+            (Kind::Counter, _) => {
                 packet.kind = Type::Counter;
                 packet.name = None;
                 packet.counter = entry.args().next();
                 packet.track = Some(self.counter_track(ring, event));
             }
-            _ => {}
-        }
-        if let Some((uuid, step)) = request {
-            match step {
-                Step::Text => return,
-                Step::Lost => {
-                    self.dropped += 1;
-                    return;
-                }
-                Step::Begin => packet.kind = Type::SliceBegin,
-                Step::End {
-                    unended,
-                    args_given,
-                } => {
-                    packet.kind = Type::SliceEnd;
+            (_, Some((uuid, step))) => {
+                let is_new = self.describe_request(ring, uuid);
+                packet.track = Some(uuid);
+                packet.kind = match self.request_step(ring, uuid, step, ns) {
+                    Some(kind) => kind,
+                    None => return,
+                };
+                if let Step::End { args_given, .. } = step {
                     first_arg = usize::from(args_given);
-                    let open = self.tracks.get(&uuid).map_or(0, |track| track.open);
-                    // Its BEGIN is not in the file, and so are not those around it.
-                    if open == 0 {
-                        return;
-                    }
-                    for _ in 0..unended.min(open - 1) {
-                        self.bare_end(ring, Some(uuid), ns, false);
-                    }
                 }
-                Step::Instant => {}
+                texts = self.tell_texts(ring, requests, uuid, is_new);
             }
-            let is_new = self.describe_request(ring, uuid);
-            let track = self.tracks.entry(uuid).or_default();
-            match step {
-                Step::Begin => track.open += 1,
-                Step::End { unended, .. } => {
-                    track.open = track.open.saturating_sub(1 + unended);
-                    track.clipped = track.clipped.min(track.open);
-                }
-                _ => {}
-            }
-            packet.track = Some(uuid);
-            texts = self.tell_texts(ring, requests, uuid, is_new);
+            _ => {}
         }
         self.progress.last_ns = self.progress.last_ns.max(ns);
         self.progress.events += 1;
@@ -326,158 +307,38 @@ impl Encoder {
         .append(&mut self.out);
     }
 
+    /// Follows a step of a request's track. `None`: nothing is to be written of it.
+    fn request_step(&mut self, ring: usize, uuid: u64, step: Step, ns: u64) -> Option<Type> {
+        let track = self.tracks.entry(uuid).or_default();
+        match step {
+            Step::Text => None,
+            Step::Instant => Some(Type::Instant),
+            Step::Lost => {
+                self.dropped += 1;
+                None
+            }
+            Step::Begin => {
+                track.open += 1;
+                Some(Type::SliceBegin)
+            }
+            Step::End { unended, .. } => {
+                // Else its BEGIN is not in the file, and those around it are not.
+                let outer = track.open.checked_sub(1)?;
+                let unended = unended.min(outer);
+                track.open = outer - unended;
+                track.clipped = track.clipped.min(track.open);
+                for _ in 0..unended {
+                    self.bare_end(ring, Some(uuid), ns, false);
+                }
+                Some(Type::SliceEnd)
+            }
+        }
+    }
+
     /// There is no room for another record.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.out.len() as u64 > self.room
-    }
-
-    /// The session is on from now on: shows the requests that are under way,
-    /// and what counters stand at. `false`: there was not room enough.
-    pub(crate) fn switch_on(
-        &mut self,
-        ns: u64,
-        requests: &RequestTracks,
-        counters: &[(Event, u64)],
-    ) -> bool {
-        let own = self.own();
-        self.progress.last_ns = self.progress.last_ns.max(ns);
-        self.own_event(Type::SliceBegin, Event::TraceRecording, ns);
-        self.progress.is_on = true;
-        for &(event, value) in counters {
-            self.own_counter(event, value, ns);
-        }
-        for (uuid, request) in requests.open() {
-            if self.of.marked_only && !RequestTrack::is_marked(request.trace_key) {
-                continue;
-            }
-            if self.is_full() {
-                return false;
-            }
-            self.describe_request(own, uuid);
-            let open = request.open.len();
-            self.tracks.insert(
-                uuid,
-                Track {
-                    open,
-                    clipped: open,
-                },
-            );
-            let mut texts = self.tell_texts(own, requests, uuid, true);
-            self.tell_clipped(own);
-            for slice in &request.open {
-                self.tell_event(own, slice.event);
-                let iids = interning::event(slice.event);
-                let rows = slice.args().iter().zip(&iids.args);
-                let args: Vec<Arg> = rows.map(|(&value, row)| arg(row, value)).collect();
-                EventPacket {
-                    timestamp: ns,
-                    sequence_id: self.id(own),
-                    kind: Type::SliceBegin,
-                    name: Some((iids.category, iids.name)),
-                    args: &args,
-                    texts: &std::mem::take(&mut texts),
-                    track: Some(uuid),
-                    clipped: true,
-                    ..EMPTY
-                }
-                .append(&mut self.out);
-            }
-        }
-        !self.is_full()
-    }
-
-    /// The session is off from `ns` on: ends what is open, innermost first.
-    /// `false`: there was not room enough.
-    pub(crate) fn switch_off(&mut self, ns: u64) -> bool {
-        let ns = self.progress.last_ns.max(ns.saturating_sub(1));
-        self.progress.last_ns = ns;
-        let own = self.own();
-        // Of a file that is gone on with: threads that recorded nothing since.
-        self.open_before.clear();
-        for ring in 0..own {
-            let open = self.sequences[ring]
-                .as_mut()
-                .map(|s| std::mem::take(&mut s.open));
-            for _ in 0..open.unwrap_or(0) {
-                self.bare_end(ring, None, ns, true);
-            }
-        }
-        let tracks = self.tracks.iter_mut().filter(|(_, track)| track.open > 0);
-        let open: Vec<(u64, Track)> = tracks
-            .map(|(&uuid, track)| (uuid, std::mem::take(track)))
-            .collect();
-        for (uuid, track) in open {
-            if self.is_full() {
-                return false;
-            }
-            for place in (0..track.open).rev() {
-                // A slice that is clipped on both sides says so once.
-                self.bare_end(own, Some(uuid), ns, place >= track.clipped);
-            }
-        }
-        self.tell_off(ns);
-        !self.is_full()
-    }
-
-    /// Tells how many records were lost so far.
-    pub(crate) fn tell_dropped(&mut self, dropped: u64, ns: u64) {
-        self.own_counter(Event::DroppedRecords, dropped, ns);
-    }
-
-    fn tell_off(&mut self, ns: u64) {
-        if std::mem::replace(&mut self.progress.is_on, false) {
-            self.own_event(Type::SliceEnd, Event::TraceRecording, ns);
-        }
-    }
-
-    /// Says that the file tells of nothing after `ns`, and why.
-    pub(crate) fn tell_end(&mut self, reason: EndReason, dropped: u64, ns: u64) {
-        self.tell_off(ns);
-        let event = Event::TraceEnd;
-        // Whether it was told or not: it may be lost with a write that failed.
-        self.tell(self.own(), interning::interned(event));
-        let iids = interning::event(event);
-        let values = [reason as u64, self.progress.events, dropped];
-        let rows = iids.args.iter().zip(values);
-        let args: Vec<Arg> = rows.map(|(row, value)| arg(row, value)).collect();
-        EventPacket {
-            timestamp: ns,
-            sequence_id: self.id(self.own()),
-            name: Some((iids.category, iids.name)),
-            args: &args,
-            ..EMPTY
-        }
-        .append(&mut self.out);
-    }
-
-    /// Begin or end of a slice of the drainer's own, without arguments.
-    fn own_event(&mut self, kind: Type, event: Event, ns: u64) {
-        let own = self.own();
-        self.tell_event(own, event);
-        let iids = interning::event(event);
-        EventPacket {
-            timestamp: ns,
-            sequence_id: self.id(own),
-            kind,
-            name: (kind == Type::SliceBegin).then_some((iids.category, iids.name)),
-            ..EMPTY
-        }
-        .append(&mut self.out);
-    }
-
-    fn own_counter(&mut self, event: Event, value: u64, ns: u64) {
-        let own = self.own();
-        let track = self.counter_track(own, event);
-        EventPacket {
-            timestamp: ns,
-            sequence_id: self.id(own),
-            kind: Type::Counter,
-            track: Some(track),
-            counter: Some(value),
-            ..EMPTY
-        }
-        .append(&mut self.out);
     }
 
     /// Place of the drainer's own sequence.
@@ -602,32 +463,10 @@ impl Encoder {
     }
 }
 
-/// Why a file tells of nothing more; the number is the place among
-/// [`TRACE_END_REASONS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndReason {
-    Finished,
-    ByteCap,
-    ProcessDied,
-    WriteFailed,
-    Duration,
-}
-
-const _: () = assert!(EndReason::Duration as usize + 1 == TRACE_END_REASONS.len());
-
 /// What a process calls itself as a writer ([`FileOf::writer`]).
 pub(crate) const PROCESS: &str = "process";
 /// What a salvager is called.
 pub(crate) const SALVAGE: &str = "salvage";
-
-impl EndReason {
-    /// What is open in such a file ended beyond it.
-    pub(crate) const CUT_SHORT: [EndReason; 2] = [EndReason::ByteCap, EndReason::WriteFailed];
-
-    pub(crate) fn label(self) -> &'static str {
-        TRACE_END_REASONS[self as usize]
-    }
-}
 
 const EMPTY: EventPacket<'_> = EventPacket {
     timestamp: 0,

@@ -1,0 +1,49 @@
+//! Which files a command is about.
+
+use nano_trace::merge::MergeError;
+use nano_trace::selection::{Selection, SessionOfRun, Wanted, select};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Choice {
+    /// Trace files, or directories that hold them
+    #[arg(required = true, value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+    /// Of a directory take the session of this name, of the newest run that has it
+    #[arg(long, value_name = "NAME")]
+    session: Option<String>,
+    /// Of a directory take all sessions of all runs
+    #[arg(long, conflicts_with = "session")]
+    all: bool,
+}
+
+impl Choice {
+    /// Where there is a choice, says on standard error what it took and left out.
+    pub(crate) fn select(&self, without_flags: Wanted) -> Result<Selection, MergeError> {
+        let wanted = match (&self.session, self.all) {
+            (Some(name), _) => Wanted::Named(name.clone()),
+            (None, true) => Wanted::All,
+            (None, false) => without_flags,
+        };
+        let selection = select(&self.paths, &wanted)?;
+        let list = |sessions: &[SessionOfRun]| {
+            let names: Vec<String> = sessions.iter().map(ToString::to_string).collect();
+            names.join(", ")
+        };
+        if !selection.left_out.is_empty() {
+            eprintln!("nano-trace: took session {}", list(&selection.taken));
+            eprintln!("nano-trace: left out {}", list(&selection.left_out));
+        }
+        Ok(selection)
+    }
+}
+
+/// A name for what was selected, in one file.
+pub(crate) fn merged_name(selection: &Selection) -> String {
+    let name = match &selection.taken[..] {
+        [session] if session.files.len() == selection.files.len() => &session.session,
+        _ => "merged",
+    };
+    // Not the ending of a process's file: no directory counts it among them.
+    format!("{name}.perfetto-trace")
+}
