@@ -4,7 +4,7 @@ use crate::drain::{Drain, PassPlan};
 use crate::recorder::{Recorder, Shared};
 use crate::recording::{Outcome, Recording};
 use crate::switches::End;
-use crate::{Begin, SessionState, SessionStatus};
+use crate::{Begin, SessionState};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ fn lag(recorder: &Recorder, shared: &mut Shared) -> Duration {
 
 /// Tells how the sessions stand. `true`: the process is at its end, and there are none.
 fn publish(recorder: &Recorder, drain: &Drain<'_>, finished: Vec<Recording>) -> bool {
+    // First: who waits for the end of a session may end the process.
+    finished.iter().for_each(log_end);
     let mut ended_alone = Vec::new();
     let mut shared = recorder.lock();
     for recording in drain.recordings.iter().chain(&finished) {
@@ -87,11 +89,8 @@ fn publish(recorder: &Recorder, drain: &Drain<'_>, finished: Vec<Recording>) -> 
     let callback = shared.on_end.clone();
     drop(shared);
     recorder.changed.notify_all();
-    for status in ended_alone {
-        log_end(&status);
-        if let Some(callback) = &callback {
-            callback(status);
-        }
+    if let Some(callback) = callback {
+        ended_alone.into_iter().for_each(|status| callback(status));
     }
     is_over
 }
@@ -105,14 +104,17 @@ fn state(outcome: &Outcome) -> SessionState {
     }
 }
 
-fn log_end(status: &SessionStatus) {
-    let file = status.file.display();
-    match &status.state {
-        SessionState::Failed(why) => {
+fn log_end(recording: &Recording) {
+    let file = recording.file().path().display();
+    match &recording.outcome {
+        Some(Outcome::Io(why)) => {
             log::error!("trace: {file}: {why}; recording ends, serving goes on");
         }
-        SessionState::Capped => log::warn!("trace: {file} reached its cap, recording ends"),
-        _ => log::info!("trace: {file}: its duration is over, recording ends"),
+        Some(Outcome::ByteCap) => log::warn!("trace: {file} reached its cap, recording ends"),
+        Some(Outcome::Ended(_, End::Duration)) => {
+            log::info!("trace: {file}: its duration is over, recording ends");
+        }
+        Some(Outcome::Ended(_, End::Ordered)) | None => {}
     }
 }
 

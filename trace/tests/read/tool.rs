@@ -270,8 +270,10 @@ fn timeline_says_which_requests_there_are() {
 fn wrong_use_ends_with_one_line_and_code_2() {
     let dir = dir_of_good_trace();
     for args in [
-        &["merge", "."][..],
+        &["merge"][..],
         &["merge", ".", "-o", "auto.core.k3x9-1.pftrace"],
+        &["merge", ".", "--session", "none"],
+        &["open", "nowhere.pftrace"],
         &["check"],
         &["check", "nowhere.pftrace"],
         &["check", ".", "--killed", "me"],
