@@ -386,13 +386,16 @@ fn status() -> SessionStatus {
 }
 
 /// Counts the file's slices: each begins and ends before the next one, with
-/// its own argument, and time never runs backwards.
+/// its own argument, and time never runs backwards. The first and the last are
+/// not among them: they are of one that says when the session recorded.
 fn verify(file: &Path) -> Result<u64, String> {
     let source = Source::File(file.to_owned());
     let mut packets = source.packets().map_err(|e| e.to_string())?;
     let (mut begun, mut ended, mut last) = (0, 0, 0);
+    let mut recording = None;
     while let Some(packet) = packets.next_packet().map_err(|e| e.to_string())? {
         let packet = packet.content;
+        let sequence = packet.trusted_packet_sequence_id();
         let (ns, Some(Data::TrackEvent(event))) = (packet.timestamp(), packet.data) else {
             continue;
         };
@@ -400,6 +403,9 @@ fn verify(file: &Path) -> Result<u64, String> {
             return Err(format!("time runs backwards after slice {begun}"));
         }
         last = ns;
+        if *recording.get_or_insert(sequence) == sequence {
+            continue;
+        }
         match event.r#type() {
             track_event::Type::SliceBegin => {
                 let value = event

@@ -74,7 +74,11 @@ struct Counters {
 
 /// How many records came by in the last passes.
 #[derive(Debug, Default)]
-struct Passed(VecDeque<(u64, u64)>);
+struct Passed {
+    /// Each with the moment up to which it decided.
+    passes: VecDeque<(u64, u64)>,
+    in_this: u64,
+}
 
 impl<'r> Drain<'r> {
     /// Starts at the last commit of `rings`.
@@ -184,7 +188,7 @@ impl<'r> Drain<'r> {
                 }
                 next_change_ns = self.next_change_ns();
             }
-            self.passed.count();
+            self.passed.in_this += 1;
             let kind = entry.head().kind;
             if kind == Kind::Counter {
                 self.counters.set(entry.head().event, &entry, ns);
@@ -197,8 +201,7 @@ impl<'r> Drain<'r> {
             let mut has_chunk = false;
             for recording in &mut self.recordings {
                 let thread = || reader.thread();
-                recording.take(ring, &entry, ns, request, &self.requests, thread);
-                has_chunk |= recording.has_chunk();
+                has_chunk |= recording.take(ring, &entry, ns, request, &self.requests, thread);
             }
             if let Some((uuid, step)) = request {
                 self.requests.settle(uuid, step);
@@ -293,29 +296,21 @@ impl Passed {
     /// Passes that are remembered.
     const PASSES: usize = 64;
 
-    fn count(&mut self) {
-        match self.0.back_mut() {
-            Some((u64::MAX, records)) => *records += 1,
-            // Of a pass whose end is not known yet.
-            _ => self.0.push_back((u64::MAX, 1)),
-        }
-    }
-
     fn end_pass(&mut self, decided_ns: u64) {
-        if let Some((end, _)) = self.0.back_mut()
-            && *end == u64::MAX
-        {
-            *end = decided_ns;
+        let records = std::mem::take(&mut self.in_this);
+        if records > 0 {
+            self.passes.push_back((decided_ns, records));
         }
-        if self.0.len() > Self::PASSES {
-            self.0.pop_front();
+        if self.passes.len() > Self::PASSES {
+            self.passes.pop_front();
         }
     }
 
     /// Records of passes that went beyond a moment: at least those since then.
     fn since(&self, ns: u64) -> u64 {
-        let passes = self.0.iter().filter(|(decided_ns, _)| *decided_ns >= ns);
-        passes.map(|(_, records)| records).sum()
+        let passes = self.passes.iter();
+        let beyond = passes.filter(|(decided_ns, _)| *decided_ns >= ns);
+        beyond.map(|(_, records)| records).sum()
     }
 }
 

@@ -180,6 +180,7 @@ impl Event {
     pub const MAX_ARGS: usize = 5;
 
     /// The least detail of a session that shows it.
+    #[inline(always)]
     pub const fn detail(self) -> Detail {
         match self {
             Event::Layer => Detail::Ops,

@@ -32,6 +32,7 @@ pub(crate) enum Level {
 }
 
 impl Level {
+    #[inline(always)]
     pub(crate) const fn of(detail: Detail) -> Level {
         match detail {
             Detail::Steps => Level::Steps,

@@ -276,7 +276,8 @@ impl Recording {
         self.outcome = Some(outcome);
     }
 
-    /// Encodes a record of the moment `ns`, if it is the session's.
+    /// Encodes a record of the moment `ns`, if it is the session's. `true`: so
+    /// much is encoded that it should be written.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -286,11 +287,11 @@ impl Recording {
         request: Option<(u64, Step)>,
         requests: &RequestTracks,
         thread: impl Fn() -> Thread,
-    ) {
+    ) -> bool {
         if !self.is_on {
             // It was published so late that its interval had been left.
             self.late_records += u64::from(ns < self.off_ns && entry.head().kind != Kind::Text);
-            return;
+            return false;
         }
         let head = entry.head();
         if head.event.detail() as u8 > self.facts.detail
@@ -298,13 +299,13 @@ impl Recording {
                 && request.is_some()
                 && !RequestTrack::is_marked(entry.trace_key())
         {
-            return;
+            return false;
         }
         let on_since = self.switches.on_since().unwrap_or(0);
         // Of a request all is known that is under way, so one is not left out
         // whose record was published after the session went on.
         if ns < on_since && request.is_none() {
-            return;
+            return false;
         }
         if !self.encoder.is_open(ring) {
             self.encoder.open(ring, &thread());
@@ -314,17 +315,12 @@ impl Recording {
         if self.encoder.is_full() {
             self.stop(Outcome::ByteCap);
         }
+        self.encoder.out.len() >= CHUNK
     }
 
     /// The ring's thread has ended.
     pub(crate) fn close(&mut self, ring: usize) {
         self.encoder.close(ring);
-    }
-
-    /// So much is encoded that it should be written.
-    #[inline]
-    pub(crate) fn has_chunk(&self) -> bool {
-        self.encoder.out.len() >= CHUNK
     }
 
     /// Writes what is encoded; `dropped` records were lost in all rings so far.

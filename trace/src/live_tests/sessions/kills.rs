@@ -5,6 +5,7 @@ use crate::read::Tail;
 
 /// Requests and slices without end, and sessions that come and go beside `auto`.
 fn play_forever() {
+    static PLAYED: AtomicU64 = AtomicU64::new(0);
     let play = |thread: u64| {
         for round in 0.. {
             let request = RequestTrack::new(thread << 32 | round);
@@ -15,6 +16,7 @@ fn play_forever() {
             drop(slice(Event::Forward, [round]));
             request.end(Event::Waiting, [], &[]);
             request.end(Event::Request, [1, 0, 1, 0], &[]);
+            PLAYED.fetch_add(1, SeqCst);
             // Slow enough for the writer: nothing is dropped.
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -38,6 +40,9 @@ fn play_forever() {
         }
         crate::end_session(&begun.name, None);
         if round == 3 {
+            while PLAYED.load(SeqCst) < 10 {
+                std::thread::yield_now();
+            }
             signal_parent();
         }
     }
