@@ -6,6 +6,7 @@ use crate::request_tracks::RequestTracks;
 use crate::scheduler::{Plan, Refusal, Scheduler};
 use crate::sequence::ClientId;
 use crate::start_up::load_workers;
+use crate::step_recording::StepRecording;
 use nano_ipc::config::CoreConfig;
 use nano_ipc::engine_core_output::{EngineCoreOutput, FinishReason};
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
@@ -83,6 +84,7 @@ struct EngineCore<'a> {
     lifecycle: &'a Lifecycle,
     scheduler: Scheduler,
     tracks: RequestTracks,
+    recording: StepRecording,
     /// Results of each rank that were not yet taken in, in order of steps.
     results: Vec<VecDeque<ModelRunnerOutput>>,
     steps_in_flight: usize,
@@ -108,6 +110,7 @@ impl<'a> EngineCore<'a> {
             peers,
             lifecycle,
             tracks: RequestTracks::default(),
+            recording: StepRecording::default(),
             results: vec![VecDeque::new(); config.world_size as usize],
             steps_in_flight: STEPS_IN_FLIGHT,
             outputs: Vec::new(),
@@ -134,6 +137,7 @@ impl<'a> EngineCore<'a> {
 
     /// One turn.
     fn step(&mut self) -> Result<(), CoreError> {
+        self.recording.turn_begins(self.lifecycle);
         let slice = nano_trace::slice(Event::CoreStep, []);
         self.lifecycle.busy(self.scheduler.last_step_id().0 + 1);
         self.receive(WaitFor::Nobody)?;
@@ -141,6 +145,7 @@ impl<'a> EngineCore<'a> {
         let step = self.draw_gauges(plan.as_ref());
         let nothing_to_plan = plan.is_none();
         if let Some(plan) = plan {
+            self.recording.planned(&plan, self.lifecycle);
             self.execute(plan)?;
         }
         let enough = nothing_to_plan || self.scheduler.num_in_flight() >= self.steps_in_flight;
@@ -313,8 +318,10 @@ impl<'a> EngineCore<'a> {
             .collect();
         let num_sampled = result.sampled.len() as u64;
         let _slice = nano_trace::slice_with(Event::Update, [num_sampled], &flows);
+        let done = result.step_id;
         self.outputs.extend(self.scheduler.update(result)?);
         self.tracks.record(self.scheduler.take_events());
+        self.recording.done(done, self.lifecycle);
         Ok(())
     }
 

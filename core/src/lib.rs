@@ -12,6 +12,8 @@ pub mod sequence;
 
 mod request_tracks;
 mod start_up;
+mod step_plan;
+mod step_recording;
 
 pub use engine_core::run;
 pub use error::CoreError;

@@ -99,6 +99,16 @@ impl ApiError {
         )
     }
 
+    /// 404: the path is right, what it names is not there.
+    pub fn missing(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// 409: not beside what goes on.
+    pub fn conflict(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::CONFLICT, message)
+    }
+
     /// 405.
     pub fn method_not_allowed() -> ApiError {
         ApiError::new(

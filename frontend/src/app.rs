@@ -16,6 +16,7 @@ use nano_ipc::config::FrontendConfig;
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::lifecycle::Lifecycle;
 use nano_ipc::sampling_params::SamplingParams;
+use nano_trace::RequestTrack;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -114,6 +115,11 @@ impl App {
             return Err("the tokenizer is still loading".to_owned());
         }
         Ok(())
+    }
+
+    /// What is shared with the control thread.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
     }
 
     /// What a request needs to be understood.
@@ -254,12 +260,20 @@ impl App {
 
     /// Begins the track of a request, or of a further sequence of it.
     pub fn begin_trace(&self, head: &RequestHead, external_id: &str) -> SequenceTrace {
-        let id = ("request_id", external_id);
-        let key = self.unique_key();
-        match &head.traceparent {
-            Some(parent) => SequenceTrace::begin(key, &[id, ("traceparent", parent)]),
-            None => SequenceTrace::begin(key, &[id]),
-        }
+        let key = match (self.unique_key(), head.is_marked) {
+            (key, true) => key | RequestTrack::MARKED,
+            (key, false) => key & !RequestTrack::MARKED,
+        };
+        let own_id = head
+            .has_own_id
+            .then_some(("x_request_id", head.id.as_str()));
+        let parent = head
+            .traceparent
+            .as_deref()
+            .map(|parent| ("traceparent", parent));
+        let texts = [Some(("request_id", external_id)), own_id, parent];
+        let texts: Vec<_> = texts.into_iter().flatten().collect();
+        SequenceTrace::begin(key, &texts)
     }
 }
 

@@ -10,12 +10,17 @@ const MAX_TRACESTATE_BYTES: usize = 512;
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+const X_NANO_PROFILE: HeaderName = HeaderName::from_static("x-nano-profile");
 
 /// What a request's headers say of where it comes from.
 #[derive(Clone, Debug)]
 pub struct RequestHead {
     /// The client's own id, or one of ours: at most 128 bytes, printable.
     pub id: String,
+    /// The id is the client's.
+    pub has_own_id: bool,
+    /// The client wants it in sessions of marked requests.
+    pub is_marked: bool,
     /// A valid W3C trace context.
     pub traceparent: Option<String>,
     tracestate: Option<HeaderValue>,
@@ -29,8 +34,10 @@ impl RequestHead {
         let id = headers
             .get(&X_REQUEST_ID)
             .map(|value| printable(value.as_bytes()))
-            .filter(|id| !id.is_empty())
-            .unwrap_or(own_id);
+            .filter(|id| !id.is_empty());
+        let has_own_id = id.is_some();
+        let id = id.unwrap_or(own_id);
+        let is_marked = headers.get(&X_NANO_PROFILE).is_some_and(|mark| mark == "1");
         let traceparent = headers
             .get(&TRACEPARENT)
             .and_then(|value| value.to_str().ok())
@@ -42,6 +49,8 @@ impl RequestHead {
             .cloned();
         RequestHead {
             id,
+            has_own_id,
+            is_marked,
             traceparent,
             tracestate,
             arrived_ns,
@@ -102,6 +111,14 @@ mod tests {
         assert_eq!(head("x-request-id", &[b'a'; 1000]).id, "a".repeat(128));
         assert_eq!(head("x-request-id", b"").id, "own");
         assert_eq!(head("other", b"x").id, "own");
+    }
+
+    #[test]
+    fn a_mark_is_one_digit() {
+        assert!(head("x-nano-profile", b"1").is_marked);
+        for other in [&b""[..], b"0", b"1, 1", b"true", b"\xff"] {
+            assert!(!head("x-nano-profile", other).is_marked, "{other:?}");
+        }
     }
 
     #[test]

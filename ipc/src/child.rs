@@ -14,10 +14,11 @@ use crate::config::{InheritedFd, RoleConfig, Start, WrongRole};
 use crate::connection::{Connection, ConnectionError};
 use crate::lifecycle::{Lifecycle, Shutdown};
 use crate::logging;
+use crate::recorder;
 use crate::to_child::ToChild;
 use crate::to_launcher::ToLauncher;
 use log::LevelFilter;
-use nano_trace::{ProcessTrace, SessionSpec};
+use nano_trace::ProcessTrace;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -49,8 +50,6 @@ enum StartError {
     NotStart,
     #[error(transparent)]
     Trace(#[from] nano_trace::StartError),
-    #[error(transparent)]
-    SessionName(#[from] nano_trace::NotASessionName),
     #[error(transparent)]
     Role(#[from] WrongRole),
     #[error("cannot set up the process: {0}")]
@@ -147,7 +146,7 @@ where
             run,
             rings: take_inherited(trace.rings_fd).map_err(std::io::Error::from)?,
             facts: trace.facts,
-            sessions: vec![SessionSpec::new(trace.session.parse()?, trace.max_bytes)],
+            sessions: trace.sessions,
         })?;
     }
     let config = C::try_from(role)?;
@@ -160,7 +159,10 @@ where
             .queue(&message, REPORT_BOUND)
             .and_then(|_| outgoing.flush());
     })?;
-    Ok((config, run, Arc::new(lifecycle)))
+    let lifecycle = Arc::new(lifecycle);
+    let of_recorder = Arc::clone(&lifecycle);
+    nano_trace::on_session_end(move |status| of_recorder.report(ToLauncher::ProfileEnded(status)));
+    Ok((config, run, lifecycle))
 }
 
 /// # Panics
@@ -238,6 +240,13 @@ fn serve(incoming: &mut Connection, lifecycle: &Lifecycle) -> Result<(), Connect
                 reason,
             }),
             ToChild::Health(reason) => lifecycle.set_unhealthy(reason),
+            ToChild::Profile { number, order } => {
+                let report = recorder::obey(order);
+                lifecycle.report(ToLauncher::ProfileReport { number, report });
+            }
+            ToChild::ProfileSwitch(switch) => recorder::switch(&switch),
+            ToChild::CountSteps(steps) => lifecycle.profile().count_steps(steps),
+            ToChild::ProfileAnswer { id, answer } => lifecycle.profile().answer(id, *answer),
             ToChild::Start(_) => log::warn!("a second set-up was ignored"),
         }
     }

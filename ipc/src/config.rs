@@ -2,6 +2,7 @@
 //! its command line, and carried whole.
 
 use crate::role::Role;
+use nano_trace::SessionSpec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -26,10 +27,9 @@ pub struct Start {
 pub struct TraceConfig {
     /// Absolute; made by the launcher.
     pub dir: PathBuf,
-    /// The session's name.
-    pub session: String,
-    /// Cap of one session's bytes in one process.
-    pub max_bytes: u64,
+    /// Sessions that begin with the process: `auto`, or what the others record
+    /// already.
+    pub sessions: Vec<SessionSpec>,
     /// The memfd of this process's rings, mapped by the launcher too.
     pub rings_fd: InheritedFd,
     /// Facts of the run for `trace_attributes`: key and value.
@@ -101,6 +101,8 @@ pub struct FrontendConfig {
     pub engine_socket: PathBuf,
     /// Key that guards `/v1`.
     pub api_key: Option<String>,
+    /// Key that guards the profiler's paths.
+    pub profile_api_key: Option<String>,
     /// Larger bodies are answered by 413.
     pub max_body_bytes: u64,
     /// Connections at once; more wait in the kernel's queue.

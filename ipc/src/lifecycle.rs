@@ -1,5 +1,7 @@
 //! What a process's control thread and its loop share.
 
+use crate::profile::{ProfileAnswer, ProfileCommand};
+use crate::profile_link::{ProfileLink, TooManyQuestions};
 use crate::to_launcher::ToLauncher;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fmt;
@@ -29,6 +31,7 @@ pub struct Lifecycle {
     /// Readable once `shutdown` is set, and from then on: nobody reads it.
     shutdown_event: EventFd,
     health: Mutex<Option<String>>,
+    profile: ProfileLink,
     report: Box<dyn Fn(ToLauncher) + Send + Sync>,
     started: Instant,
 }
@@ -45,6 +48,7 @@ impl Lifecycle {
             shutdown: Mutex::new(None),
             shutdown_event: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             health: Mutex::new(None),
+            profile: ProfileLink::default(),
             report: Box::new(report),
             started: Instant::now(),
         })
@@ -103,6 +107,26 @@ impl Lifecycle {
     /// Sets what [`unhealthy`](Self::unhealthy) says.
     pub fn set_unhealthy(&self, reason: Option<String>) {
         *lock(&self.health) = reason;
+    }
+
+    /// What is shared of profiling.
+    pub fn profile(&self) -> &ProfileLink {
+        &self.profile
+    }
+
+    /// Asks the launcher for something of the profiler; `reply` gets the answer
+    /// on another thread, and must not block.
+    ///
+    /// # Errors
+    /// When the launcher has too much to answer.
+    pub fn ask_profiler(
+        &self,
+        command: ProfileCommand,
+        reply: impl FnOnce(ProfileAnswer) + Send + 'static,
+    ) -> Result<(), TooManyQuestions> {
+        let id = self.profile.expect(reply)?;
+        self.report(ToLauncher::Profile { id, command });
+        Ok(())
     }
 
     /// Sends a message to the launcher.

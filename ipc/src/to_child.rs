@@ -1,6 +1,7 @@
 //! What a child process receives from the launcher on its control socket.
 
 use crate::config::Start;
+use crate::profile::{ProfileAnswer, RecorderOrder, SessionSwitch, StepsToCount};
 use serde::{Deserialize, Serialize};
 
 /// What a child process receives from the launcher on its control socket.
@@ -22,4 +23,23 @@ pub enum ToChild {
     },
     /// To a frontend: whether `/health` may say 200. `None`: the engine answers.
     Health(Option<String>),
+    /// To a process that records; answered by `ProfileReport` with the same
+    /// number, in milliseconds.
+    Profile {
+        /// The report's number.
+        number: u64,
+        /// What to do.
+        order: RecorderOrder,
+    },
+    /// To a process that records, after the session's begin.
+    ProfileSwitch(SessionSwitch),
+    /// To the core: which steps to count from now on; `None`: none.
+    CountSteps(Option<StepsToCount>),
+    /// To a frontend, once for each `Profile` of its own.
+    ProfileAnswer {
+        /// The question's number.
+        id: u64,
+        /// What the client is told.
+        answer: Box<ProfileAnswer>,
+    },
 }

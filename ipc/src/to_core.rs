@@ -9,7 +9,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 
 /// Version of everything in this crate that crosses a socket.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// First message of every connection to the core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

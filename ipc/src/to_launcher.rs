@@ -1,6 +1,8 @@
 //! What the launcher receives from its children on their control sockets.
 
 use crate::engine_info::EngineInfo;
+use crate::profile::{ProfileCommand, RecorderReport, SessionSwitch};
+use nano_trace::SessionStatus;
 use serde::{Deserialize, Serialize};
 
 /// What the launcher receives from its children on their control sockets.
@@ -21,4 +23,24 @@ pub enum ToLauncher {
     /// Last message of a process that ends because of an error: one line for
     /// the operator.
     Failed(String),
+    /// From a frontend, at any time: a client's wish; answered by
+    /// `ProfileAnswer` with the same number.
+    Profile {
+        /// The frontend's number for it.
+        id: u64,
+        /// What the client wants.
+        command: ProfileCommand,
+    },
+    /// Answer to `Profile`.
+    ProfileReport {
+        /// The order's number.
+        number: u64,
+        /// How the recorder stands.
+        report: RecorderReport,
+    },
+    /// From the core, which has obeyed it already.
+    ProfileSwitch(SessionSwitch),
+    /// A session has ended by itself in this process: its time or bytes are
+    /// used up, or its file cannot be written.
+    ProfileEnded(SessionStatus),
 }

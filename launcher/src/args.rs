@@ -5,6 +5,7 @@ use crate::{EXIT_USAGE, VERSION};
 use clap::builder::TypedValueParser;
 use clap::{Parser, ValueEnum, value_parser};
 use log::LevelFilter;
+use nano_ipc::step_bounds::Cycle;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,6 +15,8 @@ const ABOUT: &str =
 const AFTER_HELP: &str = "\
 Environment:
   NANO_PROFILER_DIR             Like --profiler-dir
+  NANO_PROFILER_MODE            Like --profiler-mode
+  NANO_PROFILER_SCHEDULE        Like --profiler-schedule
   NANO_PROFILER_MAX_MB          Like --profiler-max-mb
   NANO_ENABLE_MULTIPROCESSING   0: run frontend, core and worker as threads of one process
   HF_HOME, HF_ENDPOINT, HF_TOKEN  Cache, address and key of the model hub
@@ -59,6 +62,9 @@ pub struct Args {
     /// Key that clients must send to reach /v1
     #[arg(long, value_name = "KEY", help_heading = "HTTP")]
     pub api_key: Option<String>,
+    /// Key that clients must send to reach the profiler's paths, under /v1 too [default: none]
+    #[arg(long, value_name = "KEY", help_heading = "HTTP")]
+    pub profile_api_key: Option<String>,
     /// Larger request bodies are answered by 413
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = value_parser!(u64).range(1..=1024), help_heading = "HTTP")]
     pub max_body_mb: u64,
@@ -82,7 +88,7 @@ pub struct Args {
     #[arg(long, help_heading = "Scheduler and KV cache")]
     pub no_enable_prefix_caching: bool,
 
-    /// Every process writes a Perfetto trace into this directory, from its start on
+    /// Every process can write Perfetto traces, into this directory
     #[arg(
         long,
         value_name = "DIR",
@@ -91,7 +97,20 @@ pub struct Args {
         help_heading = "Profiling"
     )]
     pub profiler_dir: Option<PathBuf>,
-    /// Cap of one process's trace
+    /// `auto`: record from the start on. `manual`: when POST /start_profile or SIGUSR1 says so
+    #[arg(long, value_enum, default_value_t = ProfilerModeArg::Auto, env = "NANO_PROFILER_MODE", hide_env = true, value_name = "MODE", help_heading = "Profiling")]
+    pub profiler_mode: ProfilerModeArg,
+    /// Record these steps, counted from the first one on, and nothing else until a client says so:
+    /// wait=1,warmup=1,active=3,repeat=1
+    #[arg(
+        long,
+        value_name = "SCHEDULE",
+        env = "NANO_PROFILER_SCHEDULE",
+        hide_env = true,
+        help_heading = "Profiling"
+    )]
+    pub profiler_schedule: Option<Cycle>,
+    /// Cap of one session's trace in each process
     #[arg(long, value_name = "MIB", env = "NANO_PROFILER_MAX_MB", hide_env = true, default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_048_576), help_heading = "Profiling")]
     pub profiler_max_mb: u64,
 
@@ -120,6 +139,14 @@ pub enum DtypeArg {
 pub enum DeviceArg {
     Cpu,
     Cuda,
+}
+
+/// When recording begins.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum ProfilerModeArg {
+    Auto,
+    Manual,
 }
 
 /// Most verbose level that is logged.
@@ -208,6 +235,15 @@ mod tests {
             (&["--block-size", "12"], "must be a multiple of 8"),
             (&["stray"], "'stray'"),
             (&["--model"], "'--model <PATH|ID>'"),
+            (&["--profiler-mode", "flight"], "'--profiler-mode <MODE>'"),
+            (
+                &["--profiler-schedule", "active=0"],
+                "active is missing or 0",
+            ),
+            (
+                &["--profiler-schedule", ""],
+                "'--profiler-schedule <SCHEDULE>'",
+            ),
         ] {
             let args = [&["nano-serve"], args].concat();
             let error = Args::try_parse_from(&args).expect_err("wrong");

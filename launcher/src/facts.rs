@@ -12,18 +12,18 @@ pub fn facts(settings: &Settings) -> Vec<(String, String)> {
         fact("model", settings.model.path.display().to_string()),
         fact("dtype", settings.dtype_name()),
         fact("device", settings.device_name()),
-        fact(
-            "max_bytes",
-            settings
-                .profiler
-                .as_ref()
-                .map_or(0, |profiler| profiler.max_bytes)
-                .to_string(),
-        ),
         fact("command_line", command_line(std::env::args())),
         fact("host", first_line("/proc/sys/kernel/hostname")),
         fact("boot_id", first_line("/proc/sys/kernel/random/boot_id")),
     ]
+}
+
+/// Flags whose values are secret.
+const KEYS: [&str; 2] = ["--api-key", "--profile-api-key"];
+
+fn is_assigned(arg: &str, flag: &str) -> bool {
+    arg.strip_prefix(flag)
+        .is_some_and(|rest| rest.starts_with('='))
 }
 
 /// The command line without what must not be read by whoever gets the trace.
@@ -33,10 +33,10 @@ fn command_line(args: impl Iterator<Item = String>) -> String {
         .map(|arg| {
             if std::mem::take(&mut secret) {
                 "***".to_owned()
-            } else if arg.starts_with("--api-key=") {
-                "--api-key=***".to_owned()
+            } else if let Some(flag) = KEYS.iter().find(|flag| is_assigned(&arg, flag)) {
+                format!("{flag}=***")
             } else {
-                secret = arg == "--api-key";
+                secret = KEYS.contains(&arg.as_str());
                 arg
             }
         })
@@ -59,8 +59,8 @@ mod tests {
             "nano-serve --api-key *** --port 0"
         );
         assert_eq!(
-            shown("nano-serve --api-key=hunter2"),
-            "nano-serve --api-key=***"
+            shown("nano-serve --api-key=hunter2 --profile-api-key=x --profile-api-key y z"),
+            "nano-serve --api-key=*** --profile-api-key=*** --profile-api-key *** z"
         );
     }
 }

@@ -16,6 +16,7 @@ pub mod hub;
 pub mod model;
 pub mod outcome;
 pub mod process;
+pub mod profile_controller;
 pub mod profiler;
 pub mod pulse;
 pub mod settings;

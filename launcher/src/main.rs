@@ -7,10 +7,11 @@ use nano_serve::endpoints::Endpoints;
 use nano_serve::facts::facts;
 use nano_serve::outcome::Outcome;
 use nano_serve::process::{Process, beside_this_program};
+use nano_serve::profile_controller::ProfileController;
 use nano_serve::settings::Settings;
 use nano_serve::signals::Signals;
 use nano_serve::supervisor::Supervisor;
-use nano_serve::{announce, profiler, run_word};
+use nano_serve::{announce, run_word};
 use nano_trace::Rings;
 use std::error::Error;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -66,10 +67,13 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     let address = endpoints.address;
     // From here on an operator's signal is an order to children as well.
     let signals = Signals::block()?;
-    let processes = spawn_all(&settings, &endpoints)?;
+    let run = run_word()?;
+    let profile = ProfileController::new(settings.profiler.clone(), run);
+    let processes = spawn_all(&settings, run, &profile, &endpoints)?;
     let mut run_dir = Some(endpoints.close());
     let (outcome, gone) = Supervisor::new(
         processes,
+        profile,
         signals,
         settings.stall_timeout,
         settings.shutdown_timeout,
@@ -92,30 +96,34 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
 
 /// Starts core, worker and frontend. When one cannot be started, those that
 /// were see the end of their control sockets, and end.
-fn spawn_all(settings: &Settings, endpoints: &Endpoints) -> Result<Vec<Process>, Box<dyn Error>> {
-    let run = run_word()?;
+fn spawn_all(
+    settings: &Settings,
+    run: u64,
+    profile: &ProfileController,
+    endpoints: &Endpoints,
+) -> Result<Vec<Process>, Box<dyn Error>> {
     let facts = facts(settings);
     let inherited = endpoints.inherited();
-    let spawn = |role, inherited: &[BorrowedFd<'_>]| -> Result<Process, Box<dyn Error>> {
-        let rings = match settings.profiler {
-            Some(_) => Some(Rings::create()?),
-            None => None,
+    let spawn =
+        |role: RoleConfig, inherited: &[BorrowedFd<'_>]| -> Result<Process, Box<dyn Error>> {
+            let rings = match settings.profiler {
+                Some(_) => Some(Rings::create()?),
+                None => None,
+            };
+            let trace = settings.profiler.as_ref().zip(rings.as_ref());
+            let start = Start {
+                run,
+                log_level: settings.log_level.to_string(),
+                trace: trace.map(|(profiler, rings)| TraceConfig {
+                    dir: profiler.dir.clone(),
+                    sessions: profile.sessions_at_start(&[role.role()]),
+                    rings_fd: rings.fd().as_raw_fd(),
+                    facts: facts.clone(),
+                }),
+                role,
+            };
+            Ok(Process::spawn(start, inherited, rings)?)
         };
-        let trace = settings.profiler.as_ref().zip(rings.as_ref());
-        let start = Start {
-            run,
-            log_level: settings.log_level.to_string(),
-            trace: trace.map(|(profiler, rings)| TraceConfig {
-                dir: profiler.dir.clone(),
-                session: profiler::SESSION.to_owned(),
-                max_bytes: profiler.max_bytes,
-                rings_fd: rings.fd().as_raw_fd(),
-                facts: facts.clone(),
-            }),
-            role,
-        };
-        Ok(Process::spawn(start, inherited, rings)?)
-    };
     Ok(vec![
         spawn(
             RoleConfig::Core(settings.core(&inherited)),

@@ -137,11 +137,13 @@ impl Process {
         }
     }
 
-    /// Takes what it has said. `Pong` and `Failed` are kept here; `Ready` is returned.
-    pub fn hear(&mut self, now: Instant) -> Option<ToLauncher> {
-        let control = self.control.as_mut()?;
+    /// Takes what it has said. `Pong` and `Failed` are kept here, the rest is returned.
+    pub fn hear(&mut self, now: Instant) -> Vec<ToLauncher> {
+        let mut said = Vec::new();
+        let Some(control) = self.control.as_mut() else {
+            return said;
+        };
         let filled = control.fill();
-        let mut ready = None;
         let heard = loop {
             match control.next::<ToLauncher>() {
                 Ok(Some(ToLauncher::Pong {
@@ -150,7 +152,7 @@ impl Process {
                     busy_since_ns,
                 })) => self.pulse.pong(now, number, step_id, busy_since_ns),
                 Ok(Some(ToLauncher::Failed(reason))) => self.failed = Some(reason),
-                Ok(Some(message @ ToLauncher::Ready(_))) => ready = Some(message),
+                Ok(Some(message)) => said.push(message),
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
@@ -163,7 +165,12 @@ impl Process {
                 self.control = None;
             }
         }
-        ready
+        said
+    }
+
+    /// Its number, as others name it.
+    pub fn number(&self) -> u32 {
+        self.pid.as_raw().cast_unsigned()
     }
 
     /// Orders it to end; see [`ToChild::Shutdown`]. A stopped process goes on,

@@ -1,20 +1,31 @@
-//! The traces' directory.
+//! Where traces go, how large they may be, and when recording begins.
 
+use nano_ipc::step_bounds::Cycle;
 use nix::unistd::{AccessFlags, access};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The session that records from the start of every process.
-pub const SESSION: &str = "auto";
+/// When recording begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// With each process: session `auto`, until another one begins.
+    Auto,
+    /// When a client or a signal says so.
+    Manual,
+    /// With these steps: session `schedule`.
+    Schedule(Cycle),
+}
 
-/// A directory that traces can be written to, and their cap.
+/// A directory that traces can be written to, and how.
 #[derive(Clone, Debug)]
 pub struct Profiler {
     /// Absolute, existing and writable.
     pub dir: PathBuf,
     /// Cap of one session's bytes in one process.
     pub max_bytes: u64,
+    /// When recording begins.
+    pub mode: Mode,
 }
 
 /// Why traces cannot be written there.
@@ -30,7 +41,7 @@ impl Profiler {
     ///
     /// # Errors
     /// With the directory and the reason.
-    pub fn prepare(dir: &Path, max_bytes: u64) -> Result<Profiler, NoProfiler> {
+    pub fn prepare(dir: &Path, max_bytes: u64, mode: Mode) -> Result<Profiler, NoProfiler> {
         let prepared = fs::create_dir_all(dir).and_then(|()| {
             if !fs::metadata(dir)?.is_dir() {
                 return Err(io::Error::other("is no directory"));
@@ -39,7 +50,11 @@ impl Profiler {
             std::path::absolute(dir)
         });
         match prepared {
-            Ok(dir) => Ok(Profiler { dir, max_bytes }),
+            Ok(dir) => Ok(Profiler {
+                dir,
+                max_bytes,
+                mode,
+            }),
             Err(source) => Err(NoProfiler {
                 dir: dir.to_owned(),
                 source,

@@ -1,9 +1,9 @@
 //! The command line, judged: every value here can be used as it is.
 
-use crate::args::{Args, DeviceArg, DtypeArg};
+use crate::args::{Args, DeviceArg, DtypeArg, ProfilerModeArg};
 use crate::endpoints::Inherited;
 use crate::model::{self, Model, NoModel};
-use crate::profiler::{NoProfiler, Profiler};
+use crate::profiler::{Mode, NoProfiler, Profiler};
 use crate::system_limits;
 use clap::ValueEnum;
 use log::LevelFilter;
@@ -77,8 +77,8 @@ pub enum WrongSettings {
     #[error("--model is empty (leave the flag away for the default model)")]
     EmptyModel,
     /// A key that no `Authorization` header can carry.
-    #[error("--api-key must be one or more visible ASCII characters, without spaces")]
-    ApiKey,
+    #[error("{0} must be one or more visible ASCII characters, without spaces")]
+    Key(&'static str),
     /// What this process inherited.
     #[error("cannot set the limits of the process: {0}")]
     Limits(io::Error),
@@ -106,8 +106,13 @@ impl Settings {
             return Err(WrongSettings::EmptyModel);
         }
         let is_key = |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-        if !args.api_key.as_deref().is_none_or(is_key) {
-            return Err(WrongSettings::ApiKey);
+        for (flag, key) in [
+            ("--api-key", &args.api_key),
+            ("--profile-api-key", &args.profile_api_key),
+        ] {
+            if !key.as_deref().is_none_or(is_key) {
+                return Err(WrongSettings::Key(flag));
+            }
         }
         system_limits::survive_file_size_limit().map_err(WrongSettings::Limits)?;
         let open_files = system_limits::raise_open_files().map_err(WrongSettings::Limits)?;
@@ -123,7 +128,12 @@ impl Settings {
         let model = model::resolve(args.model.as_deref(), &args.served_model_name)?;
         let profiler = match &args.profiler_dir {
             Some(dir) if !dir.as_os_str().is_empty() => {
-                Some(Profiler::prepare(dir, args.profiler_max_mb << 20)?)
+                let mode = match (args.profiler_schedule, args.profiler_mode) {
+                    (Some(cycle), _) => Mode::Schedule(cycle),
+                    (None, ProfilerModeArg::Auto) => Mode::Auto,
+                    (None, ProfilerModeArg::Manual) => Mode::Manual,
+                };
+                Some(Profiler::prepare(dir, args.profiler_max_mb << 20, mode)?)
             }
             // An empty variable is an unset one.
             _ => None,
@@ -166,6 +176,7 @@ impl Settings {
             http_listener_fd: inherited.http_listener_fd,
             engine_socket: inherited.engine_socket.clone(),
             api_key: self.args.api_key.clone(),
+            profile_api_key: self.args.profile_api_key.clone(),
             max_body_bytes: self.args.max_body_mb << 20,
             max_connections: self.max_connections,
             max_queued_requests: MAX_QUEUED_REQUESTS,

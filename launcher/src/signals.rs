@@ -8,8 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Signals of an operator that wants the server to end.
 pub const END_SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
+/// The signal that ends what is recorded, or begins a recording.
+pub const PROFILE_SIGNAL: Signal = Signal::SIGUSR1;
+
 /// Signals that mean nothing to the server, and by default would kill it.
-const HARMLESS_SIGNALS: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
+const HARMLESS_SIGNALS: [Signal; 1] = [Signal::SIGUSR2];
 
 /// The signals that the launcher waits for, blocked everywhere else.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ impl Signals {
         unsafe { sigaction(Signal::SIGCHLD, &default)? };
         let mut set = SigSet::empty();
         set.add(Signal::SIGCHLD);
+        set.add(PROFILE_SIGNAL);
         set.extend(HARMLESS_SIGNALS);
         for signal in END_SIGNALS {
             if signal != Signal::SIGHUP || !ignored(signal)? {

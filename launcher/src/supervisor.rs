@@ -11,8 +11,9 @@
 
 use crate::outcome::{Cause, Outcome};
 use crate::process::Process;
+use crate::profile_controller::{Action, Now, ProfileController};
 use crate::pulse::{PING_EVERY, StallTimeout, Verdict};
-use crate::signals::{END_SIGNALS, Signals};
+use crate::signals::{END_SIGNALS, PROFILE_SIGNAL, Signals};
 use nano_ipc::child::GRACE;
 use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::role::Role;
@@ -49,6 +50,7 @@ enum Phase {
 pub struct Supervisor<'a> {
     processes: Vec<Process>,
     gone: Vec<Process>,
+    profile: ProfileController,
     signals: Signals,
     stall_timeout: StallTimeout,
     shutdown_timeout: Duration,
@@ -64,6 +66,7 @@ impl<'a> Supervisor<'a> {
     /// Of children that run; the signals were blocked before they were started.
     pub fn new(
         processes: Vec<Process>,
+        profile: ProfileController,
         signals: Signals,
         stall_timeout: StallTimeout,
         shutdown_timeout: Duration,
@@ -72,6 +75,7 @@ impl<'a> Supervisor<'a> {
         Supervisor {
             processes,
             gone: Vec::new(),
+            profile,
             signals,
             stall_timeout,
             shutdown_timeout,
@@ -85,11 +89,15 @@ impl<'a> Supervisor<'a> {
 
     /// Watches until nobody is left; how the server ended, and the children that are gone.
     pub fn run(mut self) -> (Outcome, Vec<Process>) {
+        for process in &self.processes {
+            self.profile.joined(process.number(), &[process.role]);
+        }
         while !self.processes.is_empty() && !self.given_up() {
             self.wait();
             self.hear();
             self.obey_signals();
             self.reap();
+            self.control_profile();
             self.judge();
             self.enforce();
         }
@@ -109,6 +117,10 @@ impl<'a> Supervisor<'a> {
                 at.saturating_duration_since(Instant::now()).min(TICK)
             }
         };
+        let until = match self.profile.next_tick() {
+            Some(tick) => until.min(tick.saturating_duration_since(Instant::now())),
+            None => until,
+        };
         let controls = self.processes.iter().filter_map(Process::control_fd);
         let mut fds: Vec<PollFd> = std::iter::once(self.signals.as_fd())
             .chain(controls)
@@ -124,9 +136,31 @@ impl<'a> Supervisor<'a> {
     fn hear(&mut self) {
         let now = Instant::now();
         for process in &mut self.processes {
-            if let Some(ToLauncher::Ready(info)) = process.hear(now) {
-                self.was_ready = true;
-                (self.on_ready)(&info);
+            let pid = process.number();
+            for message in process.hear(now) {
+                if let ToLauncher::Ready(info) = message {
+                    self.was_ready = true;
+                    (self.on_ready)(&info);
+                } else {
+                    self.profile.heard(Now::read(), pid, message);
+                }
+            }
+        }
+    }
+
+    /// Does what the profile controller wants done.
+    fn control_profile(&mut self) {
+        self.profile.ticked(Now::read());
+        for action in self.profile.take_actions() {
+            match action {
+                Action::Log(line) => log::info!("{line}"),
+                Action::Tell { pid, message } => {
+                    let mut processes = self.processes.iter_mut();
+                    // One that is gone cannot be told.
+                    if let Some(process) = processes.find(|process| process.number() == pid) {
+                        process.tell(&message);
+                    }
+                }
             }
         }
     }
@@ -135,6 +169,8 @@ impl<'a> Supervisor<'a> {
         while let Some(signal) = self.signals.next() {
             if END_SIGNALS.contains(&signal) {
                 self.order_to_end(signal);
+            } else if signal == PROFILE_SIGNAL {
+                self.profile.toggled(Now::read());
             }
         }
     }
@@ -199,6 +235,7 @@ impl<'a> Supervisor<'a> {
             let mut process = self.processes.remove(index);
             // Its last words may have come after the last look.
             let _ = process.hear(Instant::now());
+            self.profile.gone(Now::read(), process.number());
             self.mourn(&process, died);
             self.gone.push(process);
         }

@@ -28,6 +28,9 @@ pub const FINISH_REASONS: &[&str] = &["stop", "length", "abort", "error"];
 /// Labels of why a waiting request was not admitted, by [`Event::NotAdmitted`]'s argument.
 pub const NOT_ADMITTED_REASONS: &[&str] = &["token budget", "sequence slots", "KV blocks"];
 
+/// Labels of what a product is for, by [`Event::Linear`]'s argument.
+pub const LINEAR_ROLES: &[&str] = &["qkv", "o", "gate_up", "down", "lm_head"];
+
 /// Labels of why a trace ends, by [`Event::TraceEnd`]'s argument.
 pub const TRACE_END_REASONS: &[&str] = &[
     "finished",
@@ -173,6 +176,22 @@ catalogue! {
     // Of detail 2.
     /// One layer of the forward pass.
     Layer = "layer", "worker", Thread, ["layer": Int];
+    /// Token ids become hidden states.
+    Embed = "embed", "worker", Thread, ["rows": Int];
+    /// A norm by the root mean square.
+    RmsNorm = "rms_norm", "worker", Thread, ["rows": Int];
+    /// The residual is added to, and normed.
+    AddRmsNorm = "add_rms_norm", "worker", Thread, ["rows": Int];
+    /// A product with a layer's weights.
+    Linear = "linear", "worker", Thread, ["role": Label(LINEAR_ROLES), "rows": Int];
+    /// Queries and keys are rotated, keys and values go into the cache.
+    RopeAndWriteKv = "rope_and_write_kv", "worker", Thread, ["rows": Int];
+    /// Queries attend to the cache.
+    PagedAttention = "paged_attention", "worker", Thread, ["rows": Int];
+    /// The gate of an MLP.
+    SiluMul = "silu_mul", "worker", Thread, ["rows": Int];
+    /// Rows whose logits are wanted are picked.
+    GatherRows = "gather_rows", "worker", Thread, ["rows": Int];
 }
 
 impl Event {
@@ -183,7 +202,15 @@ impl Event {
     #[inline(always)]
     pub const fn detail(self) -> Detail {
         match self {
-            Event::Layer => Detail::Ops,
+            Event::Layer
+            | Event::Embed
+            | Event::RmsNorm
+            | Event::AddRmsNorm
+            | Event::Linear
+            | Event::RopeAndWriteKv
+            | Event::PagedAttention
+            | Event::SiluMul
+            | Event::GatherRows => Detail::Ops,
             _ => Detail::Steps,
         }
     }

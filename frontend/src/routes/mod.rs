@@ -8,6 +8,7 @@ mod health;
 mod metrics;
 mod models;
 pub(crate) mod openapi;
+mod profile;
 pub(crate) mod tokenize;
 
 use crate::api_error::ApiError;
@@ -28,7 +29,7 @@ use nano_ipc::lifecycle::boottime_ns;
 use nano_ipc::logging::one_line;
 use std::sync::Arc;
 
-/// All paths.
+/// All paths. The profiler's have a key of their own, under /v1 too.
 pub fn router(app: Arc<App>) -> Router {
     let v1 = Router::new()
         .route("/models", get(models::models))
@@ -36,8 +37,18 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/completions", post(generate::<CompletionRequest>))
         .route("/chat/completions", post(generate::<ChatCompletionRequest>))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), check_key));
+    let profile = Router::new()
+        .route("/start_profile", post(profile::start))
+        .route("/stop_profile", post(profile::stop))
+        .route("/profile/status", get(profile::status))
+        .route("/profile/trace", get(profile::trace))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&app),
+            check_profile_key,
+        ));
     Router::new()
-        .nest("/v1", v1)
+        .nest("/v1", v1.merge(profile.clone()))
+        .merge(profile)
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/health", get(health::health))
@@ -72,9 +83,18 @@ async fn frame(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     response
 }
 
-/// Lets only those pass who bring the key, if there is one.
+/// Lets only those pass who bring the key of /v1, if there is one.
 async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Some(key) = &app.config.api_key else {
+    let_pass(app.config.api_key.as_deref(), request, next).await
+}
+
+/// Lets only those pass who bring the profiler's key, if there is one.
+async fn check_profile_key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let_pass(app.config.profile_api_key.as_deref(), request, next).await
+}
+
+async fn let_pass(key: Option<&str>, request: Request, next: Next) -> Response {
+    let Some(key) = key else {
         return next.run(request).await;
     };
     let given = request

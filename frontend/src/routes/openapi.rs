@@ -24,7 +24,7 @@ mod tests {
     use super::*;
     use crate::fields::Fields;
     use crate::routes::generate::GenerationRequest;
-    use crate::routes::{ChatCompletionRequest, CompletionRequest, tokenize};
+    use crate::routes::{ChatCompletionRequest, CompletionRequest, profile, tokenize};
     use crate::test_support::served_model;
     use crate::waiter::Waiting;
     use nano_trace::Event;
@@ -74,7 +74,9 @@ mod tests {
         let detokenized = read(r#"{"tokens": [1]}"#, |f| {
             tokenize::detokenize_body(f, &served)
         });
+        let profiled = read("{}", profile::start_profile);
         for (component, fields) in [
+            ("StartProfile", profiled),
             ("CompletionRequest", completion),
             ("ChatCompletionRequest", conversation),
             ("TokenizeRequest", tokenized),

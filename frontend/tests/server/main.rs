@@ -9,6 +9,7 @@ mod hostile;
 mod lifecycle;
 mod load;
 mod metrics;
+mod profile;
 mod prompt_logprobs;
 mod splits;
 mod support;

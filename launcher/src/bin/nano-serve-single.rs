@@ -11,17 +11,19 @@ use nano_ipc::connection::Connection;
 use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::lifecycle::{Lifecycle, Shutdown};
 use nano_ipc::logging;
+use nano_ipc::recorder;
 use nano_ipc::role::Role;
+use nano_ipc::to_child::ToChild;
 use nano_ipc::to_launcher::ToLauncher;
 use nano_serve::args::Args;
 use nano_serve::endpoints::{Inherited, bind_http};
 use nano_serve::facts::facts;
 use nano_serve::outcome::{Cause, Outcome};
-use nano_serve::profiler::SESSION;
+use nano_serve::profile_controller::{Action, Now, ProfileController};
 use nano_serve::settings::Settings;
-use nano_serve::signals::{END_SIGNALS, Signals};
+use nano_serve::signals::{END_SIGNALS, PROFILE_SIGNAL, Signals};
 use nano_serve::{announce, run_word};
-use nano_trace::{ProcessTrace, Rings, SessionSpec};
+use nano_trace::{ProcessTrace, Rings};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::error::Error;
 use std::fmt::Display;
@@ -39,8 +41,10 @@ use std::time::{Duration, Instant};
 enum Happening {
     /// The operator wants an end.
     EndSignal,
-    /// Requests are accepted.
-    Ready(EngineInfo),
+    /// The operator wants a recording to begin or end.
+    ProfileSignal,
+    /// A role has said something.
+    Said(ToLauncher),
     /// A role's loop has ended.
     Ended(Role, Result<(), String>),
 }
@@ -63,9 +67,11 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     let (http, address) = bind_http(&settings.addresses)?;
     let signals = Signals::block()?;
     let run = run_word()?;
-    start_trace(&settings, run)?;
-
     let (happening, happenings) = channel();
+    let mut profile = ProfileController::new(settings.profiler.clone(), run);
+    start_trace(&settings, run, &profile, &happening)?;
+    profile.joined(std::process::id(), &ROLES);
+
     let (frontend_end, core_to_frontend) = UnixStream::pair()?;
     let (worker_end, core_to_worker) = UnixStream::pair()?;
     let core_ends = vec![core_to_frontend.into(), core_to_worker.into()];
@@ -92,6 +98,7 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     Ok(watch(
         &roles,
         &happenings,
+        profile,
         settings.shutdown_timeout,
         |info| {
             announce::ready(&settings, address, info, started.elapsed());
@@ -99,30 +106,38 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     ))
 }
 
-/// One file for the whole server.
-fn start_trace(settings: &Settings, run: u64) -> Result<(), Box<dyn Error>> {
+/// One recorder, and one file a session, for the whole server.
+fn start_trace(
+    settings: &Settings,
+    run: u64,
+    profile: &ProfileController,
+    happening: &Sender<Happening>,
+) -> Result<(), Box<dyn Error>> {
     let Some(profiler) = &settings.profiler else {
         return Ok(());
     };
     let rings = Rings::create()?;
     nano_trace::start(ProcessTrace {
         dir: profiler.dir.clone(),
+        sessions: profile.sessions_at_start(&ROLES),
         role: "single".to_owned(),
         run,
         rings: rings.fd().try_clone_to_owned()?,
         facts: facts(settings),
-        sessions: vec![SessionSpec::new(SESSION.parse()?, profiler.max_bytes)],
     })?;
+    let happening = happening.clone();
+    nano_trace::on_session_end(move |status| {
+        // The main thread may have ended.
+        let _ = happening.send(Happening::Said(ToLauncher::ProfileEnded(status)));
+    });
     Ok(())
 }
 
 fn lifecycle(happening: &Sender<Happening>) -> io::Result<Arc<Lifecycle>> {
     let happening = happening.clone();
     let lifecycle = Lifecycle::new(move |message| {
-        if let ToLauncher::Ready(info) = message {
-            // The main thread may have ended.
-            let _ = happening.send(Happening::Ready(info));
-        }
+        // The main thread may have ended.
+        let _ = happening.send(Happening::Said(message));
     })?;
     Ok(Arc::new(lifecycle))
 }
@@ -154,9 +169,12 @@ fn watch_signals(signals: Signals, happening: Sender<Happening>) -> io::Result<(
                 let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
                 let _ = poll(&mut fds, PollTimeout::NONE);
                 while let Some(signal) = signals.next() {
-                    if END_SIGNALS.contains(&signal)
-                        && happening.send(Happening::EndSignal).is_err()
-                    {
+                    let happened = match signal {
+                        PROFILE_SIGNAL => Happening::ProfileSignal,
+                        signal if END_SIGNALS.contains(&signal) => Happening::EndSignal,
+                        _ => continue,
+                    };
+                    if happening.send(happened).is_err() {
                         return;
                     }
                 }
@@ -164,6 +182,9 @@ fn watch_signals(signals: Signals, happening: Sender<Happening>) -> io::Result<(
         })
         .map(drop)
 }
+
+/// What runs in this process.
+const ROLES: [Role; 3] = [Role::Core, Role::Worker { rank: 0 }, Role::Frontend];
 
 /// The lifecycles of the loops that run.
 struct Roles {
@@ -178,6 +199,46 @@ impl Roles {
                 drain_until: Instant::now(),
                 reason: reason.to_owned(),
             });
+        }
+    }
+}
+
+impl Roles {
+    /// Does what the profile controller wants done. The recorder is obeyed for
+    /// all roles at once.
+    fn control_profile(&self, profile: &mut ProfileController) {
+        profile.ticked(Now::read());
+        loop {
+            let actions = profile.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    Action::Log(line) => log::info!("{line}"),
+                    Action::Tell { pid, message } => self.tell(profile, pid, message),
+                }
+            }
+        }
+    }
+
+    fn tell(&self, profile: &mut ProfileController, pid: u32, message: ToChild) {
+        match message {
+            ToChild::Profile { number, order } => {
+                let report = recorder::obey(order);
+                let message = ToLauncher::ProfileReport { number, report };
+                profile.heard(Now::read(), pid, message);
+            }
+            ToChild::ProfileSwitch(switch) => recorder::switch(&switch),
+            ToChild::CountSteps(steps) => self.engine[0].profile().count_steps(steps),
+            ToChild::ProfileAnswer { id, answer } => {
+                self.frontend.profile().answer(id, *answer);
+            }
+            // The controller sends none of these.
+            ToChild::Start(_)
+            | ToChild::Ping(_)
+            | ToChild::Shutdown { .. }
+            | ToChild::Health(_) => {}
         }
     }
 }
@@ -198,6 +259,7 @@ enum Phase {
 fn watch(
     roles: &Roles,
     happenings: &Receiver<Happening>,
+    mut profile: ProfileController,
     shutdown_timeout: Duration,
     on_ready: impl Fn(&EngineInfo),
 ) -> Outcome {
@@ -212,16 +274,29 @@ fn watch(
         }
     };
     while left > 0 {
-        let happened = match phase {
-            Phase::Serving => happenings.recv().ok(),
-            Phase::Draining { until } | Phase::Ending { until } => happenings
-                .recv_timeout(until.saturating_duration_since(Instant::now()))
+        roles.control_profile(&mut profile);
+        let end = match phase {
+            Phase::Serving => None,
+            Phase::Draining { until } | Phase::Ending { until } => Some(until),
+        };
+        let happened = match end.into_iter().chain(profile.next_tick()).min() {
+            None => happenings.recv().ok(),
+            Some(at) => happenings
+                .recv_timeout(at.saturating_duration_since(Instant::now()))
                 .ok(),
         };
         phase = match (happened, phase) {
-            (Some(Happening::Ready(info)), _) => {
+            (Some(Happening::Said(ToLauncher::Ready(info))), _) => {
                 was_ready = true;
                 on_ready(&info);
+                phase
+            }
+            (Some(Happening::Said(message)), _) => {
+                profile.heard(Now::read(), std::process::id(), message);
+                phase
+            }
+            (Some(Happening::ProfileSignal), _) => {
+                profile.toggled(Now::read());
                 phase
             }
             (Some(Happening::EndSignal), Phase::Serving) => {
@@ -258,6 +333,8 @@ fn watch(
                     }
                 }
             }
+            // The profile controller's time, not the phase's.
+            (None, _) if end.is_none_or(|end| Instant::now() < end) => phase,
             (None, Phase::Draining { .. }) => end_all("the server shuts down"),
             // Time is up; the process ends with its threads.
             (None, Phase::Ending { .. } | Phase::Serving) => break,

@@ -126,6 +126,8 @@ impl ServerOptions {
         let mut launcher = command
             .args(&self.args)
             .env_remove("NANO_PROFILER_DIR")
+            .env_remove("NANO_PROFILER_MODE")
+            .env_remove("NANO_PROFILER_SCHEDULE")
             .env_remove("NANO_ENABLE_MULTIPROCESSING")
             .env(MARK, &mark)
             .envs(self.env)

@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::LazyLock};
 const REQUEST_TRACK: &str = "request";
 
 /// Texts that a request's track carries beside the arguments of its events.
-const REQUEST_TEXTS: &[&str] = &["request_id", "traceparent"];
+const REQUEST_TEXTS: &[&str] = &["request_id", "x_request_id", "traceparent"];
 
 /// What a slice says that goes on beyond its session.
 const CLIPPED: &str = "clipped";

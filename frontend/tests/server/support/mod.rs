@@ -55,6 +55,7 @@ pub fn config() -> FrontendConfig {
         chat_template: None,
         http_listener_fd: -1,
         engine_socket: PathBuf::new(),
+        profile_api_key: None,
         api_key: None,
         max_body_bytes: 1 << 20,
         max_connections: 64,

@@ -1,0 +1,89 @@
+//! How the profiler stands, as JSON.
+
+use jiff::Timestamp;
+use nano_ipc::profile::{Part, ProfilePhase, ProfileState, SessionOfProcess, SessionOfServer};
+use nano_trace::SessionState;
+use serde_json::{Value, json};
+
+/// What a command is about: the newest session.
+pub(super) fn newest(state: &ProfileState) -> Value {
+    let newest = state.sessions.first();
+    let mut files: Vec<&str> = Vec::new();
+    for process in newest.iter().flat_map(|session| &session.processes) {
+        if let Part::Told(status) = &process.part
+            && let Some(file) = status.file.to_str()
+            && !files.contains(&file)
+        {
+            files.push(file);
+        }
+    }
+    json!({
+        "state": phase(state.phase),
+        "session": newest.map(|session| session.name.as_str()),
+        "processes": newest.map_or_else(Vec::new, processes),
+        "files": files,
+        "notes": state.notes,
+    })
+}
+
+/// The newest session, and earlier ones that processes still know.
+pub(super) fn all(state: &ProfileState) -> Value {
+    let mut view = newest(state);
+    let earlier = state.sessions.iter().skip(1).map(|session| {
+        json!({
+            "session": session.name.as_str(),
+            "processes": processes(session),
+        })
+    });
+    view["earlier"] = earlier.collect();
+    view
+}
+
+fn phase(phase: ProfilePhase) -> &'static str {
+    match phase {
+        ProfilePhase::Idle => "idle",
+        ProfilePhase::Recording => "recording",
+        ProfilePhase::Flushing => "flushing",
+    }
+}
+
+fn processes(session: &SessionOfServer) -> Vec<Value> {
+    session.processes.iter().map(process).collect()
+}
+
+fn process(process: &SessionOfProcess) -> Value {
+    let (state, reason) = match &process.part {
+        Part::Told(status) => match &status.state {
+            SessionState::Armed => ("armed", None),
+            SessionState::Recording => ("recording", None),
+            SessionState::Paused => ("paused", None),
+            SessionState::Flushing => ("flushing", None),
+            SessionState::Finished => ("finished", None),
+            SessionState::Capped => ("capped", None),
+            SessionState::TimedOut => ("timed out", None),
+            SessionState::Failed(reason) => ("failed", Some(reason)),
+        },
+        Part::Refused(reason) => ("failed", Some(reason)),
+        Part::Silent => ("silent", None),
+        Part::Gone => ("gone", None),
+        Part::None => ("not recorded", None),
+    };
+    let mut view = json!({
+        "process": process.role.to_string(),
+        "pid": process.pid,
+        "state": state,
+    });
+    if let Some(reason) = reason {
+        view["reason"] = reason.as_str().into();
+    }
+    if let Part::Told(status) = &process.part {
+        let since = Timestamp::try_from(status.since).unwrap_or(Timestamp::UNIX_EPOCH);
+        view["file"] = status.file.to_string_lossy().into();
+        view["bytes"] = status.bytes.into();
+        view["events"] = status.events.into();
+        view["drops"] = status.drops.into();
+        view["late_records"] = status.late_records.into();
+        view["since"] = format!("{since:.3}").into();
+    }
+    view
+}

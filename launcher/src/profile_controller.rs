@@ -1,0 +1,576 @@
+//! Who records what, decided in one place: clients' commands go in, orders to
+//! the processes come out, and what they report becomes the answers.
+//!
+//! Pure: no socket, no clock. Whoever owns it carries out its [`Action`]s.
+//!
+//! Invariants:
+//! - at most one session has the place (`current`); it loses it when it is
+//!   stopped, when its last step was counted, and when every process that takes
+//!   part has ended it or is dead;
+//! - a session's name is never used twice in a server's run;
+//! - every command is answered, at the latest when its gathering's time is up:
+//!   who has not reported by then is called silent.
+
+mod gathering;
+mod names;
+mod place;
+
+use crate::profiler::{Mode, Profiler};
+use gathering::{Asker, Gathering, Purpose};
+use names::SessionNames;
+use nano_ipc::profile::{
+    ProfileAnswer, ProfileCommand, ProfilePhase, RecorderOrder, RecorderReport, SessionSwitch,
+    StartProfile, StepsToCount,
+};
+use nano_ipc::role::Role;
+use nano_ipc::step_bounds::StepBounds;
+use nano_ipc::to_child::ToChild;
+use nano_ipc::to_launcher::ToLauncher;
+use nano_trace::{Begin, SessionName, SessionSpec, SessionStatus};
+use place::{Current, Member, bound, takes_part};
+use std::collections::BTreeSet;
+use std::time::{Instant, SystemTime};
+
+/// A moment, on the clocks that are needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For time-outs.
+    pub instant: Instant,
+    /// CLOCK_BOOTTIME in ns, the clock of traces.
+    pub boottime_ns: u64,
+    /// For names.
+    pub utc: SystemTime,
+}
+
+impl Now {
+    /// This moment.
+    pub fn read() -> Now {
+        Now {
+            instant: Instant::now(),
+            boottime_ns: nano_ipc::lifecycle::boottime_ns(),
+            utc: SystemTime::now(),
+        }
+    }
+}
+
+/// What is to be done for the controller.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// A process is told something.
+    Tell {
+        /// Which one.
+        pid: u32,
+        /// What.
+        message: ToChild,
+    },
+    /// The operator is told something.
+    Log(String),
+}
+
+/// Who records what.
+#[derive(Debug)]
+pub struct ProfileController {
+    /// `None`: nothing can be recorded.
+    profiler: Option<Profiler>,
+    /// The server's run, as files name it.
+    run: String,
+    members: Vec<Member>,
+    names: SessionNames,
+    current: Option<Current>,
+    newest: Option<SessionName>,
+    gatherings: Vec<Gathering>,
+    last_number: u64,
+    actions: Vec<Action>,
+}
+
+impl ProfileController {
+    /// Before any process is started; the mode's own session has the place.
+    pub fn new(profiler: Option<Profiler>, run: u64) -> ProfileController {
+        let mut controller = ProfileController {
+            profiler,
+            run: format!("{run:016x}"),
+            members: Vec::new(),
+            names: SessionNames::default(),
+            current: None,
+            newest: None,
+            gatherings: Vec::new(),
+            last_number: 0,
+            actions: Vec::new(),
+        };
+        controller.begin_by_mode();
+        controller
+    }
+
+    fn begin_by_mode(&mut self) {
+        let Some(profiler) = &self.profiler else {
+            return;
+        };
+        let (wanted, steps) = match profiler.mode {
+            Mode::Auto => ("auto", None),
+            Mode::Schedule(cycle) => {
+                let steps = StepBounds {
+                    cycle: Some(cycle),
+                    ..StepBounds::default()
+                };
+                ("schedule", Some(steps))
+            }
+            Mode::Manual => {
+                let dir = profiler.dir.display();
+                self.log(format!(
+                    "profiling waits for POST /start_profile or SIGUSR1; traces go to {dir}"
+                ));
+                return;
+            }
+        };
+        let max_bytes = profiler.max_bytes;
+        let name = self.names.take(wanted);
+        let mut spec = SessionSpec::new(name.clone(), max_bytes);
+        if steps.is_some() {
+            spec.begin = Begin::Stamped;
+        }
+        self.newest = Some(name.clone());
+        self.current = Some(Current {
+            name,
+            spec,
+            is_auto: steps.is_none(),
+            filter: Vec::new(),
+            steps,
+            on_since: None,
+            over: BTreeSet::new(),
+            until: None,
+        });
+    }
+
+    /// Sessions with which a process of these roles begins.
+    pub fn sessions_at_start(&self, roles: &[Role]) -> Vec<SessionSpec> {
+        let current = self.current.iter();
+        current
+            .filter(|current| takes_part(&current.filter, roles))
+            .map(|current| current.spec.clone())
+            .collect()
+    }
+
+    /// A process has begun, with those sessions.
+    pub fn joined(&mut self, pid: u32, roles: &[Role]) {
+        let member = Member {
+            pid,
+            roles: roles.to_vec(),
+            gone: false,
+        };
+        if let Some(current) = &self.current {
+            if let (Some(at_ns), true) = (current.on_since, current.has_part(&member)) {
+                let message = ToChild::ProfileSwitch(SessionSwitch {
+                    session: current.name.clone(),
+                    at_ns,
+                    on: true,
+                    last: false,
+                });
+                self.actions.push(Action::Tell { pid, message });
+            }
+            if let (Some(steps), true) = (current.to_count(), roles.contains(&Role::Core)) {
+                let message = ToChild::CountSteps(Some(steps));
+                self.actions.push(Action::Tell { pid, message });
+            }
+        }
+        self.members.push(member);
+    }
+
+    /// A client of this frontend wants something.
+    fn command(&mut self, now: Now, frontend: u32, id: u64, command: ProfileCommand) {
+        let asker = Asker::Client { frontend, id };
+        match command {
+            _ if self.profiler.is_none() => self.answer(&asker, ProfileAnswer::Off),
+            ProfileCommand::Start(start) => self.start(now, asker, *start),
+            ProfileCommand::Stop { wait } => self.stop(now, asker, wait),
+            ProfileCommand::Status => {
+                let primary = self.primary();
+                let orders = self.living(|_| RecorderOrder::Report);
+                self.gather(now, asker, Purpose::Tell, primary, orders);
+            }
+            ProfileCommand::Files(wanted) => {
+                let answer = self.files(wanted);
+                self.answer(&asker, answer);
+            }
+        }
+    }
+
+    /// The operator's signal: ends what records, or begins a session.
+    pub fn toggled(&mut self, now: Now) {
+        if self.profiler.is_none() {
+            let hint = "SIGUSR1: profiling is off (NANO_PROFILER_DIR names a directory for it)";
+            self.log(hint.to_owned());
+        } else if self.current.is_some() {
+            self.stop(now, Asker::Signal, false);
+        } else {
+            self.start(now, Asker::Signal, StartProfile::default());
+        }
+    }
+
+    fn start(&mut self, now: Now, asker: Asker, start: StartProfile) {
+        let Some(profiler) = &self.profiler else {
+            return;
+        };
+        if let Some(current) = self.current.as_ref().filter(|current| !current.is_auto) {
+            let busy = ProfileAnswer::Busy(current.name.clone());
+            return self.answer(&asker, busy);
+        }
+        let mut living = self.members.iter().filter(|member| !member.gone);
+        if !living.any(|member| takes_part(&start.processes, &member.roles)) {
+            return self.answer(&asker, ProfileAnswer::NoProcess);
+        }
+        let (max_bytes, notes) = understood(&start, profiler.max_bytes);
+        let name = match &start.name {
+            Some(name) => self.names.take(name.as_str()),
+            None => self.names.take(&names::of_time(now.utc)),
+        };
+        let begins_ns = now.boottime_ns;
+        let spec = SessionSpec {
+            name: name.clone(),
+            max_bytes,
+            duration: start.duration,
+            begin: match start.steps {
+                Some(_) => Begin::Stamped,
+                None => Begin::At(begins_ns),
+            },
+            marked_only: start.marked_only,
+            detail: start.detail,
+        };
+        let ends = self.current.take().map(|auto| (auto.name, begins_ns));
+        let current = Current {
+            name: name.clone(),
+            is_auto: false,
+            filter: start.processes,
+            steps: start.steps,
+            on_since: None,
+            over: BTreeSet::new(),
+            // Of one that follows steps, time counts from the first one on.
+            until: match start.steps {
+                Some(_) => None,
+                None => bound(now, start.duration, begins_ns),
+            },
+            spec: SessionSpec {
+                begin: match spec.begin {
+                    Begin::Stamped => Begin::Stamped,
+                    Begin::Now | Begin::At(_) => Begin::Now,
+                },
+                ..spec.clone()
+            },
+        };
+        let orders = self.living(|member| match (current.has_part(member), &ends) {
+            (true, ends) => RecorderOrder::Begin {
+                ends: ends.clone(),
+                spec: spec.clone(),
+            },
+            (false, Some((session, at_ns))) => RecorderOrder::End {
+                session: session.clone(),
+                at_ns: *at_ns,
+            },
+            (false, None) => RecorderOrder::Report,
+        });
+        let to_count = current.to_count();
+        self.log(format!("profiling: session {name} begins"));
+        self.newest = Some(name.clone());
+        self.current = Some(current);
+        self.gather(now, asker, Purpose::Start(notes), Some(name), orders);
+        if to_count.is_some() {
+            self.count_steps(to_count);
+        }
+    }
+
+    fn stop(&mut self, now: Now, asker: Asker, wait: bool) {
+        let primary = self.primary();
+        let orders = match self.current.take() {
+            Some(current) => self.end_orders(current, now.boottime_ns, "it was stopped"),
+            None => self.living(|_| RecorderOrder::Report),
+        };
+        let purpose = match wait {
+            true => Purpose::Wait {
+                until: now.instant + gathering::WHOLE_WITHIN,
+            },
+            false => Purpose::Tell,
+        };
+        self.gather(now, asker, purpose, primary, orders);
+    }
+
+    fn files(&self, wanted: Option<SessionName>) -> ProfileAnswer {
+        let known = |name: &SessionName| self.names.contains(name);
+        let session = wanted.or_else(|| self.newest.clone()).filter(known);
+        match (session, &self.profiler) {
+            (Some(session), Some(profiler)) => ProfileAnswer::Files {
+                dir: profiler.dir.clone(),
+                run: self.run.clone(),
+                session,
+            },
+            _ => ProfileAnswer::UnknownSession,
+        }
+    }
+
+    /// A process has said something.
+    pub fn heard(&mut self, now: Now, pid: u32, message: ToLauncher) {
+        match message {
+            ToLauncher::Profile { id, command } => self.command(now, pid, id, command),
+            ToLauncher::ProfileReport { number, report } => {
+                self.reported(now, pid, number, report);
+            }
+            ToLauncher::ProfileSwitch(switch) => self.switched(now, pid, switch),
+            ToLauncher::ProfileEnded(status) => self.ended(pid, &status),
+            // Of no concern to the profiler.
+            ToLauncher::Pong { .. } | ToLauncher::Ready(_) | ToLauncher::Failed(_) => {}
+        }
+    }
+
+    /// A process has answered an order.
+    fn reported(&mut self, now: Now, pid: u32, number: u64, report: RecorderReport) {
+        let gathering = self.gatherings.iter_mut().find(|g| g.number == number);
+        if let Some(current) = &mut self.current {
+            let over = report
+                .sessions
+                .iter()
+                .any(|status| status.name == current.name && status.state.has_ended());
+            let began_in_vain = report.refused.is_some()
+                && gathering
+                    .as_ref()
+                    .is_some_and(|g| g.is_begin_of(&current.name));
+            if over || began_in_vain {
+                current.over.insert(pid);
+            }
+        }
+        if let Some(gathering) = gathering {
+            gathering.reports.insert(pid, report);
+        }
+        self.free_the_place();
+        self.conclude(now);
+    }
+
+    /// The core has switched the recording, and obeyed already.
+    fn switched(&mut self, now: Now, pid: u32, switch: SessionSwitch) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        if current.name != switch.session {
+            return;
+        }
+        current.on_since = switch.on.then_some(switch.at_ns);
+        if switch.on && current.until.is_none() {
+            current.until = bound(now, current.spec.duration, switch.at_ns);
+        }
+        let others = self
+            .members
+            .iter()
+            .filter(|member| !member.gone && member.pid != pid);
+        for member in others.filter(|member| current.has_part(member)) {
+            self.actions.push(Action::Tell {
+                pid: member.pid,
+                message: ToChild::ProfileSwitch(switch.clone()),
+            });
+        }
+        if switch.last
+            && let Some(current) = self.current.take()
+        {
+            let orders = self.end_orders(current, switch.at_ns, "its steps were counted");
+            self.order(orders);
+        }
+    }
+
+    /// A session has ended by itself in a process.
+    fn ended(&mut self, pid: u32, status: &SessionStatus) {
+        if let Some(current) = &mut self.current
+            && current.name == status.name
+        {
+            current.over.insert(pid);
+            self.free_the_place();
+        }
+    }
+
+    /// A process is dead.
+    pub fn gone(&mut self, now: Now, pid: u32) {
+        let members = self.members.iter_mut();
+        for member in members.filter(|member| member.pid == pid) {
+            member.gone = true;
+        }
+        self.free_the_place();
+        self.conclude(now);
+    }
+
+    /// When [`ticked`](Self::ticked) is to be called at the latest.
+    pub fn next_tick(&self) -> Option<Instant> {
+        let until = self.current.as_ref().and_then(|current| current.until);
+        let gatherings = self.gatherings.iter().map(Gathering::next_tick);
+        gatherings.chain(until.map(|(instant, _)| instant)).min()
+    }
+
+    /// Time has passed.
+    pub fn ticked(&mut self, now: Now) {
+        if let Some((_, at_ns)) = self
+            .current
+            .as_ref()
+            .and_then(|current| current.until)
+            .filter(|(instant, _)| now.instant >= *instant)
+            && let Some(current) = self.current.take()
+        {
+            let orders = self.end_orders(current, at_ns, "its time is over");
+            self.order(orders);
+        }
+        self.conclude(now);
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The session that a client most likely asks about.
+    fn primary(&self) -> Option<SessionName> {
+        self.newest.clone()
+    }
+
+    /// The place is free when nobody is left who records.
+    fn free_the_place(&mut self) {
+        let Some(current) = &self.current else {
+            return;
+        };
+        let records = |member: &Member| {
+            !member.gone && current.has_part(member) && !current.over.contains(&member.pid)
+        };
+        if self.members.is_empty() || self.members.iter().any(records) {
+            return;
+        }
+        let name = current.name.clone();
+        let counts = current.steps.is_some();
+        self.current = None;
+        self.log(format!(
+            "profiling: session {name} has ended in every process"
+        ));
+        if counts {
+            self.count_steps(None);
+        }
+    }
+
+    /// Orders that end a session everywhere; the core counts no more.
+    fn end_orders(&mut self, current: Current, at_ns: u64, why: &str) -> Vec<(u32, RecorderOrder)> {
+        self.log(format!("profiling: session {} ends: {why}", current.name));
+        if current.steps.is_some() {
+            self.count_steps(None);
+        }
+        self.living(|_| RecorderOrder::End {
+            session: current.name.clone(),
+            at_ns,
+        })
+    }
+
+    fn count_steps(&mut self, steps: Option<StepsToCount>) {
+        let cores = self
+            .members
+            .iter()
+            .filter(|member| member.roles.contains(&Role::Core));
+        for member in cores.filter(|member| !member.gone) {
+            self.actions.push(Action::Tell {
+                pid: member.pid,
+                message: ToChild::CountSteps(steps.clone()),
+            });
+        }
+    }
+
+    /// An order for each living process.
+    fn living(&self, order: impl Fn(&Member) -> RecorderOrder) -> Vec<(u32, RecorderOrder)> {
+        let living = self.members.iter().filter(|member| !member.gone);
+        living.map(|member| (member.pid, order(member))).collect()
+    }
+
+    /// Sends orders under a number of their own, which is returned.
+    fn order(&mut self, orders: Vec<(u32, RecorderOrder)>) -> u64 {
+        self.last_number += 1;
+        let number = self.last_number;
+        for (pid, order) in orders {
+            let message = ToChild::Profile { number, order };
+            self.actions.push(Action::Tell { pid, message });
+        }
+        number
+    }
+
+    fn gather(
+        &mut self,
+        now: Now,
+        asker: Asker,
+        purpose: Purpose,
+        primary: Option<SessionName>,
+        orders: Vec<(u32, RecorderOrder)>,
+    ) {
+        let number = self.order(orders);
+        let gathering = Gathering::new(number, now.instant, asker, purpose, primary);
+        self.gatherings.push(gathering);
+        self.conclude(now);
+    }
+
+    /// Answers whose answer is complete, or whose time is up.
+    fn conclude(&mut self, now: Now) {
+        for mut gathering in std::mem::take(&mut self.gatherings) {
+            if gathering.is_to_ask_again(now.instant) {
+                let orders = self.living(|_| RecorderOrder::Report);
+                let number = self.order(orders);
+                gathering.begin_again(number, now.instant);
+            }
+            if !gathering.is_complete(&self.members, now.instant) {
+                self.gatherings.push(gathering);
+                continue;
+            }
+            let phase = match self.current {
+                Some(_) => ProfilePhase::Recording,
+                None if gathering.all_whole() => ProfilePhase::Idle,
+                None => ProfilePhase::Flushing,
+            };
+            let answer = gathering.answer(&self.members, phase);
+            self.answer(&gathering.asker, answer);
+        }
+    }
+
+    fn answer(&mut self, asker: &Asker, answer: ProfileAnswer) {
+        match asker {
+            Asker::Client { frontend, id } => self.actions.push(Action::Tell {
+                pid: *frontend,
+                message: ToChild::ProfileAnswer {
+                    id: *id,
+                    answer: Box::new(answer),
+                },
+            }),
+            // The log has told of begin and end; else there is nothing to say.
+            Asker::Signal => match answer {
+                ProfileAnswer::Failed(reason) => self.log(format!("SIGUSR1: {reason}")),
+                ProfileAnswer::NoProcess => self.log("SIGUSR1: no process is ready".to_owned()),
+                _ => {}
+            },
+        }
+    }
+
+    fn log(&mut self, line: String) {
+        self.actions.push(Action::Log(line));
+    }
+}
+
+/// A session's cap, and what its client should know of how it was understood.
+fn understood(start: &StartProfile, operators_cap: u64) -> (u64, Vec<String>) {
+    let mut notes = Vec::new();
+    let cap = start.max_bytes.unwrap_or(operators_cap);
+    if cap > operators_cap {
+        notes.push(format!(
+            "max_mb: the operator's cap of {} MiB holds (NANO_PROFILER_MAX_MB)",
+            operators_cap >> 20
+        ));
+    }
+    if start.activities.gpu {
+        notes.push(
+            "activities: gpu: this build has no CUDA; what the processes do is recorded".to_owned(),
+        );
+    }
+    if start.activities.samples {
+        notes.push(
+            "activities: samples: this version takes no samples of call stacks; \
+             what the processes do is recorded"
+                .to_owned(),
+        );
+    }
+    (cap.min(operators_cap), notes)
+}
+
+#[cfg(test)]
+mod tests;
