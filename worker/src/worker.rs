@@ -5,7 +5,7 @@ use crate::error::{LoadError, WorkerError};
 use crate::kernels::Pool;
 use crate::load::{LoadedModel, load_model};
 use crate::model_runner::ModelRunner;
-use crate::ops::Ops;
+use crate::ops::{Ops, TracedOps};
 use crate::sequence::PlanLimits;
 use nano_ipc::config::{DeviceKind, WorkerConfig};
 use nano_ipc::connection::{Connection, ConnectionError};
@@ -35,10 +35,11 @@ pub fn run(
 ) -> Result<(), WorkerError> {
     match config.device {
         DeviceKind::Cpu => run_model(config, connection, run, lifecycle, |pool| {
-            load_model(CpuOps::new(config.dtype, pool), config, lifecycle)
+            let ops = TracedOps::new(CpuOps::new(config.dtype, pool));
+            load_model(ops, config, lifecycle)
         }),
         DeviceKind::Cuda => run_model(config, connection, run, lifecycle, |_| {
-            load_model(CudaOps::new()?, config, lifecycle)
+            load_model(TracedOps::new(CudaOps::new()?), config, lifecycle)
         }),
     }
 }

@@ -7,6 +7,7 @@ use crate::kv_cache::KvCacheShape;
 use crate::ops::{AttentionHeads, LinearRole, OpError, Ops, RopeTable, Workspace};
 use crate::weights::{WeightFormat, WeightRole, WeightTensor};
 use nano_model::ModelError;
+use nano_trace::Event;
 
 /// One layer's weights, by role.
 struct Layer<B: Ops> {
@@ -147,6 +148,7 @@ impl<B: Ops> Model<B> for Llama<B> {
             ops.rms_norm(rows, residual, &first.attention_norm, eps, normed)?;
         }
         for (index, (layer, next_norm)) in self.layers.iter().zip(next_norms).enumerate() {
+            let _slice = nano_trace::slice(Event::Layer, [index as u64]);
             ops.linear(&layer.qkv, rows, normed, qkv)?;
             ops.rope_and_write_kv(batch, heads, &self.rope, index, qkv, kv_cache)?;
             ops.paged_attention(batch, heads, index, qkv, kv_cache, attention)?;

@@ -6,10 +6,12 @@
 
 mod linear;
 mod rope_table;
+mod traced;
 mod workspace;
 
 pub use linear::LinearRole;
 pub use rope_table::RopeTable;
+pub use traced::TracedOps;
 pub use workspace::Workspace;
 
 use crate::forward_batch::ForwardBatch;
