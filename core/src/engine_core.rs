@@ -110,7 +110,7 @@ impl<'a> EngineCore<'a> {
             peers,
             lifecycle,
             tracks: RequestTracks::default(),
-            recording: StepRecording::default(),
+            recording: StepRecording::new(config.workers_record),
             results: vec![VecDeque::new(); config.world_size as usize],
             steps_in_flight: STEPS_IN_FLIGHT,
             outputs: Vec::new(),
@@ -145,7 +145,9 @@ impl<'a> EngineCore<'a> {
         let step = self.draw_gauges(plan.as_ref());
         let nothing_to_plan = plan.is_none();
         if let Some(plan) = plan {
-            self.recording.planned(&plan, self.lifecycle);
+            if let Some(mark) = self.recording.planned(&plan, self.lifecycle) {
+                self.peers.send_to_workers(&ToWorker::Mark(mark))?;
+            }
             self.execute(plan)?;
         }
         let enough = nothing_to_plan || self.scheduler.num_in_flight() >= self.steps_in_flight;

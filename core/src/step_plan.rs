@@ -16,9 +16,24 @@ pub struct Switch {
     pub last: bool,
 }
 
+/// What a planned step means to the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// In the core, and in all but the workers.
+    pub switch: Option<Switch>,
+    /// In each worker, when it begins the step; `None`: as before.
+    pub at_begin: Option<bool>,
+    /// In each worker: off when it has ended the step.
+    pub off_at_end: bool,
+}
+
 /// Which steps a profile session records.
 ///
-/// Invariants:
+/// Workers run a step later than the core plans it, and begin the next one
+/// before the core has the result: they switch at their own begins and ends, in
+/// the order of plans, and record just the steps that count.
+///
+/// Invariants of the switches in the core:
 /// - from the beginning of the turn that plans a recorded step until its
 ///   result is taken in, the recording is on;
 /// - it goes off where a step that is not recorded follows: when none that is
@@ -39,6 +54,8 @@ pub struct StepPlan {
     on: bool,
     /// It goes off when `in_flight` is empty.
     wants_off: bool,
+    /// Workers record after the last step that was planned.
+    workers_on: bool,
 }
 
 impl StepPlan {
@@ -54,25 +71,35 @@ impl StepPlan {
             in_flight: VecDeque::new(),
             on: false,
             wants_off: false,
+            workers_on: false,
         }
     }
 
     /// A step that runs something was planned, in a turn of the loop that began
     /// at this time.
-    pub fn planned(&mut self, step_id: StepId, stage: Stage, turn_ns: u64) -> Option<Switch> {
-        if self.takes(step_id, stage) {
+    pub fn planned(&mut self, step_id: StepId, stage: Stage, turn_ns: u64) -> Planned {
+        let takes = self.takes(step_id, stage);
+        let at_begin = (self.workers_on != takes).then_some(takes);
+        let is_last = takes && self.cycles_left == 0;
+        self.workers_on = takes && !is_last;
+        let switch = if takes {
             self.in_flight.push_back(step_id);
-            self.wants_off = self.cycles_left == 0;
-            let on = !self.on;
-            self.on = true;
-            return on.then_some(Switch {
+            self.wants_off = is_last;
+            let was_on = std::mem::replace(&mut self.on, true);
+            (!was_on).then_some(Switch {
                 at_ns: turn_ns,
                 on: true,
                 last: false,
-            });
+            })
+        } else {
+            self.wants_off = true;
+            self.go_off(turn_ns)
+        };
+        Planned {
+            switch,
+            at_begin,
+            off_at_end: is_last,
         }
-        self.wants_off = true;
-        self.go_off(turn_ns)
     }
 
     /// A step's result was taken in.

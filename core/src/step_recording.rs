@@ -8,13 +8,16 @@ use nano_ipc::recorder;
 use nano_ipc::scheduler_output::StepId;
 use nano_ipc::step_bounds::Stage;
 use nano_ipc::to_launcher::ToLauncher;
+use nano_ipc::to_worker::StepMark;
 use nano_trace::SessionName;
 
 /// Counts steps for the session that wants it: switches this process's own
 /// recording, and tells the launcher, who tells the others. While no session
 /// wants it, a turn costs one load.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StepRecording {
+    /// Workers have recorders of their own.
+    workers_record: bool,
     /// Of the control thread's word that was obeyed last.
     seen: u64,
     counting: Option<(SessionName, StepPlan)>,
@@ -23,6 +26,16 @@ pub struct StepRecording {
 }
 
 impl StepRecording {
+    /// Counts nothing yet.
+    pub fn new(workers_record: bool) -> StepRecording {
+        StepRecording {
+            workers_record,
+            seen: 0,
+            counting: None,
+            turn_ns: 0,
+        }
+    }
+
     /// A turn of the loop begins: before any of its slices.
     pub fn turn_begins(&mut self, lifecycle: &Lifecycle) {
         if let Some(steps) = lifecycle.profile().steps_to_count(&mut self.seen) {
@@ -33,18 +46,23 @@ impl StepRecording {
         }
     }
 
-    /// A step was planned.
-    pub fn planned(&mut self, plan: &Plan, lifecycle: &Lifecycle) {
-        let Some((_, counting)) = &mut self.counting else {
-            return;
-        };
+    /// A step was planned; what workers are to be told before it.
+    pub fn planned(&mut self, plan: &Plan, lifecycle: &Lifecycle) -> Option<StepMark> {
+        let (session, counting) = self.counting.as_mut()?;
         let stage = match (plan.num_prefill_tokens, plan.num_decode_tokens) {
-            (0, 0) => return,
+            (0, 0) => return None,
             (0, _) => Stage::Decode,
             _ => Stage::Prefill,
         };
-        let switch = counting.planned(plan.output.step_id, stage, self.turn_ns);
-        self.switch(switch, lifecycle);
+        let planned = counting.planned(plan.output.step_id, stage, self.turn_ns);
+        let is_marked = planned.at_begin.is_some() || planned.off_at_end;
+        let mark = (self.workers_record && is_marked).then(|| StepMark {
+            session: session.clone(),
+            at_begin: planned.at_begin,
+            off_at_end: planned.off_at_end,
+        });
+        self.switch(planned.switch, lifecycle);
+        mark
     }
 
     /// A step's result was taken in.

@@ -130,6 +130,8 @@ pub struct CoreConfig {
     pub enable_prefix_caching: bool,
     /// Sequences waiting at most; more are refused.
     pub max_waiting: u32,
+    /// Workers have recorders of their own.
+    pub workers_record: bool,
 }
 
 /// Set-up of one worker.

@@ -29,7 +29,11 @@ use nano_ipc::to_launcher::ToLauncher;
 use nano_trace::{Begin, SessionName, SessionSpec, SessionStatus};
 use place::{Current, Member, bound, takes_part};
 use std::collections::BTreeSet;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long after the core's a worker's recording of a session of steps is
+/// ended, if it has not done so itself.
+const WORKERS_END: Duration = Duration::from_millis(50);
 
 /// A moment, on the clocks that are needed.
 #[derive(Clone, Copy, Debug)]
@@ -342,7 +346,8 @@ impl ProfileController {
         self.conclude(now);
     }
 
-    /// The core has switched the recording, and obeyed already.
+    /// The core has switched the recording, and obeyed already; workers switch at
+    /// their own ends of steps.
     fn switched(&mut self, now: Now, pid: u32, switch: SessionSwitch) {
         let Some(current) = &mut self.current else {
             return;
@@ -358,7 +363,8 @@ impl ProfileController {
             .members
             .iter()
             .filter(|member| !member.gone && member.pid != pid);
-        for member in others.filter(|member| current.has_part(member)) {
+        let told = |member: &&Member| current.has_part(member) && !member.is_worker();
+        for member in others.filter(told) {
             self.actions.push(Action::Tell {
                 pid: member.pid,
                 message: ToChild::ProfileSwitch(switch.clone()),
@@ -367,7 +373,18 @@ impl ProfileController {
         if switch.last
             && let Some(current) = self.current.take()
         {
-            let orders = self.end_orders(current, switch.at_ns, "its steps were counted");
+            // A worker's own end of its last step may be a little later, or not
+            // be known yet.
+            let late_ns = now.boottime_ns + WORKERS_END.as_nanos() as u64;
+            let mut orders = self.end_orders(current, switch.at_ns, "its steps were counted");
+            for (pid, order) in &mut orders {
+                let is_worker = |member: &Member| member.pid == *pid && member.is_worker();
+                if let RecorderOrder::End { at_ns, .. } = order
+                    && self.members.iter().any(is_worker)
+                {
+                    *at_ns = late_ns;
+                }
+            }
             self.order(orders);
         }
     }

@@ -194,6 +194,7 @@ impl Settings {
             block_size: self.args.block_size,
             enable_prefix_caching: !self.args.no_enable_prefix_caching,
             max_waiting: MAX_QUEUED_REQUESTS,
+            workers_record: true,
         }
     }
 

@@ -10,10 +10,11 @@ use crate::sequence::PlanLimits;
 use nano_ipc::config::{DeviceKind, WorkerConfig};
 use nano_ipc::connection::{Connection, ConnectionError};
 use nano_ipc::lifecycle::Lifecycle;
+use nano_ipc::recorder;
 use nano_ipc::role::Role;
 use nano_ipc::scheduler_output::SchedulerOutput;
 use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore};
-use nano_ipc::to_worker::ToWorker;
+use nano_ipc::to_worker::{StepMark, ToWorker};
 use nano_trace::{Event, Flow, counter, slice, slice_with};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::any::Any;
@@ -125,9 +126,13 @@ fn serve<B: Ops>(
             [],
             &[Flow::step_to_rank(step_id, config.rank)],
         );
-        let Some(plan) = receive_plan(connection, lifecycle)? else {
+        let Some((mark, plan)) = receive_plan(connection, lifecycle)? else {
             return Ok(());
         };
+        if let Some(mark) = &mark {
+            let (_, began_ns) = lifecycle.progress();
+            recorder::step_began(mark, began_ns);
+        }
         let output = runner.execute(&plan)?;
         let send = slice_with(
             Event::WorkerSend,
@@ -141,6 +146,9 @@ fn serve<B: Ops>(
             plan.scheduled.iter().map(|s| u64::from(s.num_tokens)).sum(),
             plan.scheduled.len() as u64,
         ]);
+        if let Some(mark) = &mark {
+            recorder::step_ended(mark);
+        }
         resident.count();
     }
 }
@@ -165,7 +173,7 @@ fn start<B: Ops>(
     let num_kv_blocks = loop {
         match connection.next()? {
             Some(ToWorker::AllocateKvCache { num_kv_blocks }) => break num_kv_blocks as usize,
-            Some(ToWorker::Step(_)) => {
+            Some(ToWorker::Mark(_) | ToWorker::Step(_)) => {
                 return Err(WorkerError::Protocol("a plan before AllocateKvCache"));
             }
             None if !wait_for_more_bytes(connection, lifecycle)? => return Ok(None),
@@ -193,15 +201,17 @@ fn start<B: Ops>(
 fn receive_plan(
     connection: &mut Connection,
     lifecycle: &Lifecycle,
-) -> Result<Option<SchedulerOutput>, WorkerError> {
+) -> Result<Option<(Option<StepMark>, SchedulerOutput)>, WorkerError> {
     let receive = slice(Event::WorkerReceive, []);
+    let mut mark = None;
     loop {
         let buffered = connection.buffered();
         match connection.next()? {
             Some(ToWorker::Step(plan)) => {
                 receive.end([(buffered - connection.buffered()) as u64]);
-                return Ok(Some(plan));
+                return Ok(Some((mark, plan)));
             }
+            Some(ToWorker::Mark(step)) => mark = Some(step),
             Some(ToWorker::AllocateKvCache { .. }) => {
                 return Err(WorkerError::Protocol("AllocateKvCache twice"));
             }

@@ -30,6 +30,7 @@ fn config() -> CoreConfig {
         block_size: 4,
         enable_prefix_caching: true,
         max_waiting: 16,
+        workers_record: true,
     }
 }
 

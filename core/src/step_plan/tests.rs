@@ -48,7 +48,10 @@ fn switches(bounds: StepBounds, stages: &[Stage], depth: usize) -> Vec<Switch> {
     turns(stages, depth)
         .into_iter()
         .filter_map(|(time, told)| match told {
-            Told::Planned(step) => plan.planned(StepId(step), stages[step as usize - 1], time),
+            Told::Planned(step) => {
+                let stage = stages[step as usize - 1];
+                plan.planned(StepId(step), stage, time).switch
+            }
             Told::Done(step) => plan.done(StepId(step), time),
         })
         .collect()
@@ -94,6 +97,22 @@ fn recorded(bounds: StepBounds, stages: &[Stage]) -> (Vec<u64>, bool) {
     (all, true)
 }
 
+/// Steps that a worker records, which sees plans only.
+fn recorded_by_workers(bounds: StepBounds, stages: &[Stage]) -> Vec<u64> {
+    let mut plan = StepPlan::new(bounds);
+    let mut on = false;
+    let mut all = Vec::new();
+    for (step, stage) in (1..).zip(stages) {
+        let planned = plan.planned(StepId(step), *stage, 0);
+        on = planned.at_begin.unwrap_or(on);
+        if on {
+            all.push(step);
+        }
+        on &= !planned.off_at_end;
+    }
+    all
+}
+
 /// Begin of each step's turn and the time of its result.
 fn life(told: &[(u64, Told)], step: u64) -> (u64, u64) {
     let time = |what| told.iter().find(|(_, told)| *told == what).expect("told").0;
@@ -125,6 +144,7 @@ proptest! {
     ) {
         let told = turns(&stages, depth);
         let (recorded, complete) = recorded(bounds, &stages);
+        prop_assert_eq!(&recorded_by_workers(bounds, &stages), &recorded);
         let switches = switches(bounds, &stages, depth);
         for (at, switch) in switches.iter().enumerate() {
             prop_assert_eq!(switch.on, at % 2 == 0);

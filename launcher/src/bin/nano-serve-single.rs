@@ -7,6 +7,7 @@
 
 use nano_core::Endpoint;
 use nano_ipc::child::GRACE;
+use nano_ipc::config::CoreConfig;
 use nano_ipc::connection::Connection;
 use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::lifecycle::{Lifecycle, Shutdown};
@@ -81,7 +82,12 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     };
     let inherited = Inherited::nothing();
     spawn(Role::Core, &happening, {
-        let (config, lifecycle) = (settings.core(&inherited), Arc::clone(&roles.engine[0]));
+        // There is one recorder, and the core switches it.
+        let config = CoreConfig {
+            workers_record: false,
+            ..settings.core(&inherited)
+        };
+        let lifecycle = Arc::clone(&roles.engine[0]);
         move || nano_core::run(&config, Endpoint::Connected(core_ends), run, &lifecycle)
     })?;
     spawn(Role::Worker { rank: 0 }, &happening, {

@@ -21,6 +21,14 @@ pub(super) struct Member {
     pub(super) gone: bool,
 }
 
+impl Member {
+    /// It runs steps, and no core beside that plans them.
+    pub(super) fn is_worker(&self) -> bool {
+        let is_worker = |role: &Role| matches!(role, Role::Worker { .. });
+        self.roles.iter().all(is_worker)
+    }
+}
+
 /// The session that has the place.
 #[derive(Debug)]
 pub(super) struct Current {

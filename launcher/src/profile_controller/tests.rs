@@ -6,7 +6,6 @@ use nano_ipc::profile::{Activities, Part, ProcessFilter, ProfileState};
 use nano_ipc::step_bounds::Cycle;
 use nano_trace::SessionState;
 use std::path::PathBuf;
-use std::time::Duration;
 
 const FRONTEND: u32 = 11;
 const CORE: u32 = 12;
@@ -25,6 +24,7 @@ struct Server {
     answers: Vec<(u64, ProfileAnswer)>,
     switches: Vec<(u32, SessionSwitch)>,
     counting: Option<StepsToCount>,
+    ends: Vec<(u32, u64)>,
     log: Vec<String>,
     last_id: u64,
     /// Files are not whole before that many reports.
@@ -84,6 +84,7 @@ impl Server {
             answers: Vec::new(),
             switches: Vec::new(),
             counting: None,
+            ends: Vec::new(),
             log: Vec::new(),
             last_id: 0,
             flushes: 0,
@@ -162,7 +163,10 @@ impl Server {
                 };
                 self.sessions(pid).push(status(spec.name, state));
             }
-            RecorderOrder::End { session, .. } => self.end(pid, &session, ended),
+            RecorderOrder::End { session, at_ns } => {
+                self.ends.push((pid, at_ns));
+                self.end(pid, &session, ended);
+            }
             RecorderOrder::Report => {
                 self.flushes = self.flushes.saturating_sub(1);
                 if self.flushes == 0 {
@@ -451,9 +455,11 @@ fn steps_are_counted_by_the_core_and_the_last_one_ends_the_session() {
     assert_eq!(server.switches, [], "of no session that is");
     server.switch("x", 10, true, false);
     let told: Vec<(u32, bool)> = server.switches.iter().map(|(p, s)| (*p, s.on)).collect();
-    assert_eq!(told, [(FRONTEND, true), (WORKER, true)]);
+    assert_eq!(told, [(FRONTEND, true)], "workers switch by themselves");
     server.switch("x", 20, false, true);
-    assert_eq!(server.switches.len(), 4);
+    assert_eq!(server.switches.len(), 2);
+    let late = T0 + WORKERS_END.as_nanos() as u64;
+    assert_eq!(server.ends, [(FRONTEND, 20), (CORE, 20), (WORKER, late)]);
     assert_eq!(server.counting, None);
     let state = server.done(ProfileCommand::Status);
     assert_eq!(parts(&state), all("Finished"));

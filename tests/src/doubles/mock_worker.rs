@@ -5,11 +5,13 @@ use crate::doubles::mock_model::MockModel;
 use nano_ipc::config::WorkerConfig;
 use nano_ipc::connection::{Connection, ConnectionError};
 use nano_ipc::engine_info::ModelRunnerInfo;
+use nano_ipc::lifecycle::boottime_ns;
 use nano_ipc::model_runner_output::ModelRunnerOutput;
+use nano_ipc::recorder;
 use nano_ipc::role::Role;
 use nano_ipc::scheduler_output::SchedulerOutput;
 use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore, WorkerLoaded};
-use nano_ipc::to_worker::ToWorker;
+use nano_ipc::to_worker::{StepMark, ToWorker};
 use nano_trace::{Event, Flow, slice, slice_with};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
@@ -104,12 +106,16 @@ impl MockWorker {
             while core.buffered() == 0 {
                 wait_for_bytes(core)?;
             }
+            let began_ns = boottime_ns();
             let step = slice_with(
                 Event::WorkerStep,
                 [],
                 &[Flow::step_to_rank(step_id, self.rank)],
             );
-            let plan = receive_plan(core)?;
+            let (mark, plan) = receive_plan(core)?;
+            if let Some(mark) = &mark {
+                recorder::step_began(mark, began_ns);
+            }
             let output = self.step(&mut model, &plan).map_err(Failure::Protocol)?;
             let send = slice_with(
                 Event::WorkerSend,
@@ -123,6 +129,9 @@ impl MockWorker {
                 plan.scheduled.iter().map(|s| u64::from(s.num_tokens)).sum(),
                 plan.scheduled.len() as u64,
             ]);
+            if let Some(mark) = &mark {
+                recorder::step_ended(mark);
+            }
         }
     }
 
@@ -168,15 +177,17 @@ impl MockWorker {
 }
 
 /// Takes the plan whose first bytes have come.
-fn receive_plan(core: &mut Connection) -> Result<SchedulerOutput, Failure> {
+fn receive_plan(core: &mut Connection) -> Result<(Option<StepMark>, SchedulerOutput), Failure> {
     let receive = slice(Event::WorkerReceive, []);
+    let mut mark = None;
     loop {
         let buffered = core.buffered();
         match core.next()? {
             Some(ToWorker::Step(plan)) => {
                 receive.end([(buffered - core.buffered()) as u64]);
-                return Ok(plan);
+                return Ok((mark, plan));
             }
+            Some(ToWorker::Mark(step)) => mark = Some(step),
             Some(ToWorker::AllocateKvCache { .. }) => {
                 return Err(Failure::Protocol("AllocateKvCache twice".into()));
             }
