@@ -10,6 +10,7 @@ mod openai;
 mod parameters;
 mod perfetto;
 mod perfetto_oracle;
+mod profile;
 mod random;
 mod readme;
 mod rows;

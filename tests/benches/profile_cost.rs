@@ -1,0 +1,299 @@
+//! What recording costs a loaded server: `cargo bench --workspace --bench
+//! profile_cost [-- --seconds 900]`. Exits with 1 when a bar is missed.
+//!
+//! One long load on the default model, by a server of four processes; recording
+//! (default detail) goes on and off every two seconds. The rate of tokens of
+//! each interval is compared with that of its neighbours, so that slow changes
+//! of the machine and of the contexts' lengths cancel out. It ends when the 95 %
+//! interval of the ratio is narrow enough, or the time is up.
+//!
+//! The recorder's own CPU time is that of its threads, and of the events at the
+//! cost that the bench `recorder` finds.
+
+use nano_tests::harness::client::post;
+use nano_tests::harness::procfs::Found;
+use nano_tests::harness::programs::{default_model, golden};
+use nano_tests::harness::server::{Server, ServerOptions};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const STREAMS: u64 = 8;
+const INTERVAL: Duration = Duration::from_secs(2);
+/// The 95 % interval of the ratio is to be no wider to either side.
+const NARROW: f64 = 0.01;
+/// Its lower end.
+const RATIO_BAR: f64 = 0.98;
+/// The recorder's share of the processes' CPU time.
+const CPU_BAR: f64 = 0.01;
+/// Of an event that is recorded: what `--bench recorder` measures, and some more.
+const NS_PER_EVENT: f64 = 40.0;
+/// Before the first comparison.
+const WARM_UP: Duration = Duration::from_secs(5);
+
+/// One token of a stream came.
+type Token = (u64, Instant);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    let measured = args.iter().any(|arg| arg == "--bench");
+    let seconds = args.iter().position(|arg| arg == "--seconds");
+    let seconds = seconds.and_then(|at| args.get(at + 1)?.parse().ok());
+    let limit = Duration::from_secs(seconds.unwrap_or(if measured { 900 } else { 12 }));
+    let model = match measured {
+        true => default_model(),
+        false => golden("models/tiny-llama"),
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = ServerOptions::real(&model)
+        .env("NANO_PROFILER_DIR", dir.path().to_str().expect("UTF-8"))
+        .env("NANO_PROFILER_MODE", "manual")
+        .start();
+    let outcome = compare(&server, limit);
+    outcome.print();
+    match outcome.holds() || !measured {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// What was found.
+struct Outcome {
+    /// Rate while recording, by that of the neighbours without.
+    ratios: Vec<f64>,
+    /// Mean rates in tokens a second.
+    on: f64,
+    off: f64,
+    events: u64,
+    drops: u64,
+    recorder: Cpu,
+}
+
+/// CPU time of intervals in which was recorded, in seconds.
+#[derive(Default)]
+struct Cpu {
+    recorder_threads: f64,
+    processes: f64,
+}
+
+impl Outcome {
+    /// Mean of the ratios, and half the width of its 95 % interval.
+    fn ratio(&self) -> (f64, f64) {
+        interval(&self.ratios)
+    }
+
+    fn cpu_share(&self) -> f64 {
+        let events = self.events as f64 * NS_PER_EVENT / 1e9;
+        (self.recorder.recorder_threads + events) / self.recorder.processes
+    }
+
+    fn holds(&self) -> bool {
+        let (ratio, half) = self.ratio();
+        half < NARROW && ratio - half >= RATIO_BAR && self.cpu_share() <= CPU_BAR
+    }
+
+    fn print(&self) {
+        let (ratio, half) = self.ratio();
+        let met = |holds| if holds { "met:   " } else { "MISSED:" };
+        println!(
+            "{STREAMS} streams, {} comparisons: {:.1} tokens/s recorded, {:.1} not; {} events, {} dropped",
+            self.ratios.len(),
+            self.on,
+            self.off,
+            self.events,
+            self.drops
+        );
+        println!(
+            "ratio {ratio:.4}, 95 % between {:.4} and {:.4}",
+            ratio - half,
+            ratio + half
+        );
+        println!(
+            "{} the interval is narrower than +-{NARROW}",
+            met(half < NARROW)
+        );
+        println!(
+            "{} its lower end is at least {RATIO_BAR}",
+            met(ratio - half >= RATIO_BAR)
+        );
+        let share = self.cpu_share();
+        println!(
+            "{} the recorder takes at most {} % of the CPU time: {:.2} % ({:.3} s of its threads, {:.3} s of events at {NS_PER_EVENT} ns, of {:.1} s)",
+            met(share <= CPU_BAR),
+            CPU_BAR * 100.0,
+            share * 100.0,
+            self.recorder.recorder_threads,
+            self.events as f64 * NS_PER_EVENT / 1e9,
+            self.recorder.processes
+        );
+    }
+}
+
+/// Mean and half the width of its 95 % interval, by Student's distribution.
+fn interval(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if n < 3.0 {
+        return (mean, f64::INFINITY);
+    }
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (n - 1.0);
+    // The quantile of the normal distribution, and the first two terms of
+    // Cornish and Fisher's expansion.
+    let (z, freedom) = (1.959_964_f64, n - 1.0);
+    let first = (z.powi(3) + z) / 4.0;
+    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    let t = z + first / freedom + second / freedom.powi(2);
+    (mean, t * (variance / n).sqrt())
+}
+
+fn compare(server: &Server, limit: Duration) -> Outcome {
+    let is_over = AtomicBool::new(false);
+    let (token, tokens) = channel();
+    let address = server.base_url().strip_prefix("http://").expect("a URL");
+    thread::scope(|scope| {
+        for stream in 0..STREAMS {
+            let (token, is_over) = (token.clone(), &is_over);
+            scope.spawn(move || load(address, stream, &token, is_over));
+        }
+        let outcome = toggle(server, limit, &tokens);
+        is_over.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome {
+    thread::sleep(WARM_UP.min(limit / 4));
+    let processes = ["nano-frontend", "nano-core", "nano-worker"].map(|name| server.process(name));
+    let call = |path: &str| -> Value {
+        let url = format!("{}{path}", server.base_url());
+        let (status, answer) = post(&url, &json!({})).expect("answered");
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let mut outcome = Outcome {
+        ratios: Vec::new(),
+        on: 0.0,
+        off: 0.0,
+        events: 0,
+        drops: 0,
+        recorder: Cpu::default(),
+    };
+    let begun = Instant::now();
+    let mut rates = vec![rate(tokens)];
+    while begun.elapsed() < limit {
+        call("/start_profile");
+        let before = Cpu::of(&processes);
+        let on = rate(tokens);
+        let after = Cpu::of(&processes);
+        let ended = call("/stop_profile?wait=true");
+        outcome.recorder.recorder_threads += after.recorder_threads - before.recorder_threads;
+        outcome.recorder.processes += after.processes - before.processes;
+        for process in ended["processes"].as_array().expect("processes") {
+            outcome.events += process["events"].as_u64().expect("a number");
+            outcome.drops += process["drops"].as_u64().expect("a number");
+        }
+        let off = rate(tokens);
+        let neighbours = f64::midpoint(rates[rates.len() - 1], off);
+        outcome.ratios.push(on / neighbours);
+        outcome.on += on;
+        rates.push(off);
+        let (ratio, half) = outcome.ratio();
+        println!("{on:.1} recorded, {neighbours:.1} around it; so far {ratio:.4} +- {half:.4}");
+        if outcome.ratios.len() >= 20 && half < NARROW * 0.9 {
+            break;
+        }
+    }
+    outcome.on /= outcome.ratios.len() as f64;
+    outcome.off = rates.iter().sum::<f64>() / rates.len() as f64;
+    outcome
+}
+
+/// Tokens a second of all streams in the next interval: from the first token of
+/// each to its last, so that a step more or less does not count.
+fn rate(tokens: &Receiver<Token>) -> f64 {
+    // Of the time before.
+    while tokens.try_recv().is_ok() {}
+    let end = Instant::now() + INTERVAL;
+    let mut streams = vec![(0u64, None::<(Instant, Instant)>); STREAMS as usize];
+    while let Ok((stream, time)) =
+        tokens.recv_timeout(end.saturating_duration_since(Instant::now()))
+    {
+        let (count, span) = &mut streams[stream as usize];
+        match span {
+            None => *span = Some((time, time)),
+            Some((_, last)) => {
+                *count += 1;
+                *last = time;
+            }
+        }
+    }
+    let of_stream = |(count, span): &(u64, Option<(Instant, Instant)>)| {
+        let (first, last) = (*span)?;
+        Some(*count as f64 / (last - first).as_secs_f64())
+    };
+    streams.iter().filter_map(of_stream).sum()
+}
+
+/// Requests, one after the other, until it is over.
+fn load(address: &str, stream: u64, token: &Sender<Token>, is_over: &AtomicBool) {
+    let mut round = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        round += 1;
+        let body = json!({
+            "prompt": [100 + stream, 200 + round], "max_tokens": 1500, "ignore_eos": true,
+            "temperature": 0, "stream": true,
+        })
+        .to_string();
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).expect("it reads");
+        for line in BufReader::new(socket).lines().map_while(Result::ok) {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            // The receiver lives until it is over.
+            if line.starts_with("data: {") && token.send((stream, Instant::now())).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Cpu {
+    /// So far. Threads' names are those that the kernel shows.
+    fn of(processes: &[Found]) -> Cpu {
+        let mut cpu = Cpu::default();
+        for process in processes {
+            let tasks = fs::read_dir(format!("/proc/{}/task", process.pid)).expect("it lives");
+            for task in tasks {
+                let task = task.expect("a thread").path();
+                let read = |file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+                // Nanoseconds on a processor come first.
+                let spent = read("schedstat");
+                let spent = spent
+                    .split(' ')
+                    .next()
+                    .and_then(|text| text.parse::<f64>().ok());
+                let seconds = spent.unwrap_or(0.0) / 1e9;
+                cpu.processes += seconds;
+                if read("comm").starts_with("trace") {
+                    cpu.recorder_threads += seconds;
+                }
+            }
+        }
+        cpu
+    }
+}

@@ -1,0 +1,8 @@
+//! Profile sessions of real servers.
+
+mod contract;
+mod faults;
+mod files;
+mod load;
+mod modes;
+mod support;

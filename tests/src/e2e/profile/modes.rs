@@ -1,0 +1,120 @@
+//! When recording begins: modes, the signal, one process instead of four.
+
+use super::support::{
+    PATIENCE, all, auto, dir, files, judge_session, manual, start, states, status, stop_whole,
+    tiny, wait_idle,
+};
+use crate::client::{long_completion, post};
+use crate::server::{Server, ServerOptions, wait_for};
+use nano_trace::Event;
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::time::Duration;
+
+fn complete(server: &Server) {
+    let url = format!("{}/v1/completions", server.base_url());
+    let (status, answer) = post(&url, &long_completion(5)).expect("answered");
+    assert_eq!(status, 200, "{answer}");
+}
+
+fn wait_recording(server: &Server) -> String {
+    wait_for("recording", PATIENCE, || {
+        let status = status(server);
+        let session = status["session"].as_str()?.to_owned();
+        (status["state"] == "recording").then_some(session)
+    })
+}
+
+#[test]
+fn the_signal_begins_and_ends_a_session() {
+    let dir = dir();
+    let server = manual(ServerOptions::mock(1), dir.path()).start();
+    wait_for("line that says why nothing is recorded", PATIENCE, || {
+        server
+            .log()
+            .contains("waits for POST /start_profile")
+            .then_some(())
+    });
+    for _ in 0..2 {
+        server.signal("nano-serve", Signal::SIGUSR1);
+        let session = wait_recording(&server);
+        complete(&server);
+        server.signal("nano-serve", Signal::SIGUSR1);
+        wait_idle(&server);
+        let report = judge_session(dir.path(), &session, 3);
+        assert_eq!(report.timeline.slices_of(Event::Request).count(), 1);
+    }
+}
+
+#[test]
+fn auto_records_from_the_start_and_does_not_resume() {
+    let dir = dir();
+    let server = auto(ServerOptions::mock(1), dir.path()).start();
+    let before = status(&server);
+    assert_eq!(
+        (before["session"].as_str(), before["state"].as_str()),
+        (Some("auto"), Some("recording"))
+    );
+    complete(&server);
+    start(&server, json!({"name": "mine"}));
+    complete(&server);
+    stop_whole(&server);
+    complete(&server);
+    wait_idle(&server);
+    for session in ["auto", "mine"] {
+        let report = judge_session(dir.path(), session, 3);
+        assert_eq!(
+            report.timeline.slices_of(Event::Request).count(),
+            1,
+            "{session}"
+        );
+    }
+}
+
+#[test]
+fn one_process_lists_its_roles_with_one_file() {
+    let dir = dir();
+    let mut server = manual(tiny(), dir.path())
+        .env("NANO_ENABLE_MULTIPROCESSING", "0")
+        .start();
+    let answer = start(&server, json!({"name": "x", "num_steps": 3}));
+    assert_eq!(states(&answer), all("armed"));
+    assert_eq!(answer["files"].as_array().expect("files").len(), 1);
+    complete(&server);
+    let ended = wait_idle(&server);
+    assert_eq!(states(&ended), all("finished"));
+    let report = judge_session(dir.path(), "x", 1);
+    let steps = super::support::step_ids(&report, Event::WorkerStep);
+    assert!((3..=4).contains(&steps.len()), "{steps:?}");
+    server.signal("nano-serve-single", Signal::SIGUSR1);
+    let session = wait_recording(&server);
+    complete(&server);
+    server.signal("nano-serve-single", Signal::SIGTERM);
+    let status = server.wait_exit(Duration::from_secs(5));
+    assert_eq!(status.code(), Some(0), "{}", server.log());
+    judge_session(dir.path(), &session, 1);
+}
+
+#[test]
+fn wrong_modes_and_schedules_end_the_start_with_one_line() {
+    let dir = dir();
+    for (name, value, word) in [
+        ("NANO_PROFILER_MODE", "flight", "manual"),
+        ("NANO_PROFILER_SCHEDULE", "active", "the number of active"),
+        (
+            "NANO_PROFILER_SCHEDULE",
+            "wait=1,active=x",
+            "the number of active",
+        ),
+        ("NANO_PROFILER_SCHEDULE", "1,1,3", "is none of these"),
+    ] {
+        let mut server = auto(ServerOptions::mock(1), dir.path())
+            .env(name, value)
+            .spawn();
+        let exit = server.wait_exit(Duration::from_secs(10));
+        let log = server.log();
+        assert_eq!(exit.code(), Some(2), "{log}");
+        assert!(log.lines().count() == 1 && log.contains(word), "{log}");
+    }
+    assert!(files(dir.path(), "auto").is_empty());
+}
