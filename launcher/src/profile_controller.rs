@@ -271,14 +271,10 @@ impl ProfileController {
             },
             (false, None) => RecorderOrder::Report,
         });
-        let to_count = current.to_count();
         self.log(format!("profiling: session {name} begins"));
         self.newest = Some(name.clone());
         self.current = Some(current);
         self.gather(now, asker, Purpose::Start(notes), Some(name), orders);
-        if to_count.is_some() {
-            self.count_steps(to_count);
-        }
     }
 
     fn stop(&mut self, now: Now, asker: Asker, wait: bool) {
@@ -536,8 +532,22 @@ impl ProfileController {
                 None if gathering.all_whole() => ProfilePhase::Idle,
                 None => ProfilePhase::Flushing,
             };
+            self.count_what_began(&gathering);
             let answer = gathering.answer(&self.members, phase);
             self.answer(&gathering.asker, answer);
+        }
+    }
+
+    /// Steps count from when every process could record them.
+    fn count_what_began(&mut self, gathering: &Gathering) {
+        let began = |current: &&Current| gathering.is_begin_of(&current.name);
+        if let Some(steps) = self
+            .current
+            .as_ref()
+            .filter(began)
+            .and_then(Current::to_count)
+        {
+            self.count_steps(Some(steps));
         }
     }
 

@@ -90,8 +90,9 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     /// Begun, and not with the writer yet.
     pub(crate) incoming: Vec<Recording>,
-    /// Since then counters have been recorded without a gap.
-    pub(crate) counters_since_ns: u64,
+    /// Since when each level above [`Level::Requests`] has been recorded without
+    /// a gap: [`Level::Steps`] (counters too), [`Level::Ops`].
+    pub(crate) recorded_since_ns: [u64; 2],
     /// Every record up to then is in the files that it belongs to.
     pub(crate) decided_ns: u64,
     /// The process is at its end.
@@ -152,7 +153,7 @@ pub fn start(trace: ProcessTrace) -> Result<(), StartError> {
         shared: Mutex::new(Shared {
             sessions: Sessions::default(),
             incoming: Vec::new(),
-            counters_since_ns: 0,
+            recorded_since_ns: [0; 2],
             decided_ns: 0,
             is_over: false,
             on_end: None,
@@ -240,8 +241,11 @@ impl Recorder {
         if level != before {
             level.set(self.clock);
         }
-        if before < Level::Steps && level >= Level::Steps {
-            shared.counters_since_ns = boottime_ns();
+        let levels = [Level::Steps, Level::Ops].into_iter();
+        for (since_ns, of) in shared.recorded_since_ns.iter_mut().zip(levels) {
+            if before < of && level >= of {
+                *since_ns = boottime_ns();
+            }
         }
     }
 
@@ -312,8 +316,10 @@ impl Recorder {
         slot.fill(recording.facts());
         let bytes = recording.file().len();
         shared.incoming.push(recording);
+        let recorded_since_ns = shared.recorded_since_ns;
         let status = shared.sessions.numbered(number).map(|session| {
             session.is_open = true;
+            session.recorded_since_ns = recorded_since_ns[session.spec.detail as usize - 1];
             session.set_progress(bytes, 0, 0, 0);
             let at_ns = match session.spec.begin {
                 Begin::Now => Some(now_ns),

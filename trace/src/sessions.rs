@@ -31,6 +31,9 @@ pub(crate) struct Session {
     pub(crate) number: u32,
     /// Its slot is filled: it can be switched.
     pub(crate) is_open: bool,
+    /// All that it needs is recorded since then: it is on no earlier, whatever
+    /// it is told, and so never claims a time of which it has nothing.
+    pub(crate) recorded_since_ns: u64,
     /// Switches of the slot that the writer has looked at.
     pub(crate) switches_seen: u64,
     /// As it stood last; the state is told by the slot.
@@ -79,6 +82,7 @@ impl Sessions {
             slot,
             number: self.begun,
             is_open: false,
+            recorded_since_ns: 0,
             switches_seen: 0,
             status,
             lost_switches: 0,
@@ -156,6 +160,10 @@ impl Session {
     /// its duration begins.
     pub(crate) fn switch(&mut self, rings: &Rings, switch: Switch) {
         let slot = self.slot(rings);
+        let switch = Switch {
+            at_ns: switch.at_ns.max(self.recorded_since_ns),
+            ..switch
+        };
         if !slot.push_switch(switch, self.switches_seen) {
             self.lost_switches += 1;
             return;

@@ -36,7 +36,7 @@ pub(crate) fn run(recorder: &'static Recorder, ready: &SyncSender<u32>) {
             pause = if lag.is_zero() { INTERVAL } else { LAG };
             PassPlan {
                 lag,
-                counters_since_ns: shared.counters_since_ns,
+                counters_since_ns: shared.recorded_since_ns[0],
             }
         });
         let finished = drain.take_finished();

@@ -582,7 +582,7 @@ fn who_waits_is_answered_when_all_files_are_whole() {
     server.start_named("z");
     server.flushes = u32::MAX;
     let id = server.ask(ProfileCommand::Stop { wait: true });
-    for _ in 0..31 {
+    for _ in 0..30 {
         assert_eq!(server.answer_to(id), None);
         server.pass(Duration::from_secs(1));
     }

@@ -5,7 +5,7 @@
 //! submitted before the core plans it, planned before a worker computes it,
 //! computed before its answer is written.
 
-use super::intervals::Intervals;
+use super::intervals::{Intervals, Recorded};
 use super::rule::{Rule, Violations};
 use crate::{
     Event,
@@ -195,8 +195,10 @@ fn is_cut(timeline: &Timeline, intervals: &Intervals, clipped: &Clipped, hop: &H
         Through::Begin(i) | Through::End(i) => (timeline.slices[i].event, timeline.slices[i].track),
         Through::Instant(i) => (timeline.instants[i].event, timeline.instants[i].track),
     };
-    let Some(interval) = intervals.around(timeline, track, hop.time) else {
-        return false;
+    let interval = match intervals.of_all(hop.time) {
+        Recorded::Unknown => return false,
+        Recorded::NotByAll => return true,
+        Recorded::ByAll(interval) => interval,
     };
     let alike_within = |from: u64, to: u64| {
         let slices = timeline.slices.iter();

@@ -9,6 +9,17 @@ use std::collections::HashMap;
 /// taken for whole.
 pub(super) struct Intervals(HashMap<u64, Vec<Interval>>);
 
+/// Who recorded at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Recorded {
+    /// No process says when it did.
+    Unknown,
+    /// Not all that did at some time.
+    NotByAll,
+    /// All, and in this interval around it.
+    ByAll(Interval),
+}
+
 /// From begin to end, both included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
@@ -32,10 +43,26 @@ impl Intervals {
     /// The interval of a track's process that a moment lies in.
     pub(super) fn around(&self, timeline: &Timeline, track: u64, time: u64) -> Option<Interval> {
         let process = timeline.process(track)?;
-        let intervals = self.0.get(&process.uuid)?;
-        let after = intervals.partition_point(|interval| interval.begin <= time);
-        let last = intervals.get(after.checked_sub(1)?)?;
-        (time <= last.end).then_some(*last)
+        around(self.0.get(&process.uuid)?, time)
+    }
+
+    /// How long around a moment all processes recorded.
+    pub(super) fn of_all(&self, time: u64) -> Recorded {
+        let mut common = Interval {
+            begin: 0,
+            end: u64::MAX,
+        };
+        for intervals in self.0.values() {
+            let Some(around) = around(intervals, time) else {
+                return Recorded::NotByAll;
+            };
+            common.begin = common.begin.max(around.begin);
+            common.end = common.end.min(around.end);
+        }
+        match self.0.is_empty() {
+            true => Recorded::Unknown,
+            false => Recorded::ByAll(common),
+        }
     }
 
     /// Some process began to record in between.
@@ -43,4 +70,10 @@ impl Intervals {
         let mut intervals = self.0.values().flatten();
         intervals.any(|interval| from < interval.begin && interval.begin <= to)
     }
+}
+
+fn around(intervals: &[Interval], time: u64) -> Option<Interval> {
+    let after = intervals.partition_point(|interval| interval.begin <= time);
+    let last = intervals.get(after.checked_sub(1)?)?;
+    (time <= last.end).then_some(*last)
 }
