@@ -10,12 +10,10 @@ use crate::to_worker::StepMark;
 pub fn obey(order: RecorderOrder) -> RecorderReport {
     let refused = match order {
         RecorderOrder::Begin { ends, spec } => {
-            // In this order: what is recorded in between belongs to the new one,
-            // and would be nobody's.
-            let begun = nano_trace::begin_session(spec);
-            if let Some((session, at_ns)) = ends {
-                nano_trace::end_session(&session, Some(at_ns));
-            }
+            let begun = match ends {
+                Some((ended, at_ns)) => nano_trace::replace_session(&ended, at_ns, spec),
+                None => nano_trace::begin_session(spec),
+            };
             begun.err().map(|error| error.to_string())
         }
         RecorderOrder::End { session, at_ns } => {

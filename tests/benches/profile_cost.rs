@@ -7,6 +7,9 @@
 //! of the machine and of the contexts' lengths cancel out. It ends when the 95 %
 //! interval of the ratio is narrow enough, or the time is up.
 //!
+//! Printed too: the longest time between two tokens of a stream, of those that a
+//! start, a recording or a stop lies between, and of the others.
+//!
 //! The recorder's own CPU time is that of its threads, and of the events at the
 //! cost that the bench `recorder` finds.
 
@@ -73,6 +76,8 @@ struct Outcome {
     events: u64,
     drops: u64,
     recorder: Cpu,
+    /// The longest times between two tokens: while recorded or told to, and not.
+    gaps: [Duration; 2],
 }
 
 /// CPU time of intervals in which was recorded, in seconds.
@@ -122,6 +127,8 @@ impl Outcome {
             "{} its lower end is at least {RATIO_BAR}",
             met(ratio - half >= RATIO_BAR)
         );
+        let [on, off] = self.gaps;
+        println!("longest time between two tokens: {on:.1?} recorded, {off:.1?} not");
         let share = self.cpu_share();
         println!(
             "{} the recorder takes at most {} % of the CPU time: {:.2} % ({:.3} s of its threads, {:.3} s of events at {NS_PER_EVENT} ns, of {:.1} s)",
@@ -187,22 +194,26 @@ fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome
         events: 0,
         drops: 0,
         recorder: Cpu::default(),
+        gaps: [Duration::ZERO; 2],
     };
     let begun = Instant::now();
-    let mut rates = vec![rate(tokens)];
+    let mut streams = Streams::new(tokens);
+    let mut rates = vec![streams.rate(false)];
     while begun.elapsed() < limit {
         call("/start_profile");
         let before = Cpu::of(&processes);
-        let on = rate(tokens);
+        let on = streams.rate(true);
         let after = Cpu::of(&processes);
         let ended = call("/stop_profile?wait=true");
+        // A time that the stop lies in is one of those recorded.
+        streams.catch_up(true);
         outcome.recorder.recorder_threads += after.recorder_threads - before.recorder_threads;
         outcome.recorder.processes += after.processes - before.processes;
         for process in ended["processes"].as_array().expect("processes") {
             outcome.events += process["events"].as_u64().expect("a number");
             outcome.drops += process["drops"].as_u64().expect("a number");
         }
-        let off = rate(tokens);
+        let off = streams.rate(false);
         let neighbours = f64::midpoint(rates[rates.len() - 1], off);
         outcome.ratios.push(on / neighbours);
         outcome.on += on;
@@ -215,33 +226,68 @@ fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome
     }
     outcome.on /= outcome.ratios.len() as f64;
     outcome.off = rates.iter().sum::<f64>() / rates.len() as f64;
+    outcome.gaps = streams.gaps;
     outcome
 }
 
-/// Tokens a second of all streams in the next interval: from the first token of
-/// each to its last, so that a step more or less does not count.
-fn rate(tokens: &Receiver<Token>) -> f64 {
-    // Of the time before.
-    while tokens.try_recv().is_ok() {}
-    let end = Instant::now() + INTERVAL;
-    let mut streams = vec![(0u64, None::<(Instant, Instant)>); STREAMS as usize];
-    while let Ok((stream, time)) =
-        tokens.recv_timeout(end.saturating_duration_since(Instant::now()))
-    {
-        let (count, span) = &mut streams[stream as usize];
-        match span {
-            None => *span = Some((time, time)),
-            Some((_, last)) => {
-                *count += 1;
-                *last = time;
-            }
+/// All streams' tokens, as they come.
+struct Streams<'a> {
+    tokens: &'a Receiver<Token>,
+    /// When each stream's last one came.
+    last: [Option<Instant>; STREAMS as usize],
+    /// See [`Outcome`].
+    gaps: [Duration; 2],
+}
+
+impl Streams<'_> {
+    fn new(tokens: &Receiver<Token>) -> Streams<'_> {
+        Streams {
+            tokens,
+            last: [None; STREAMS as usize],
+            gaps: [Duration::ZERO; 2],
         }
     }
-    let of_stream = |(count, span): &(u64, Option<(Instant, Instant)>)| {
-        let (first, last) = (*span)?;
-        Some(*count as f64 / (last - first).as_secs_f64())
-    };
-    streams.iter().filter_map(of_stream).sum()
+
+    fn count(&mut self, (stream, time): Token, is_recorded: bool) {
+        if let Some(last) = self.last[stream as usize].replace(time) {
+            let gap = &mut self.gaps[usize::from(!is_recorded)];
+            *gap = time.duration_since(last).max(*gap);
+        }
+    }
+
+    /// Counts what has come.
+    fn catch_up(&mut self, is_recorded: bool) {
+        while let Ok(token) = self.tokens.try_recv() {
+            self.count(token, is_recorded);
+        }
+    }
+
+    /// Tokens a second of all streams in the next interval: from the first token
+    /// of each to its last, so that a step more or less does not count.
+    fn rate(&mut self, is_recorded: bool) -> f64 {
+        self.catch_up(is_recorded);
+        let end = Instant::now() + INTERVAL;
+        let mut spans = [(0u64, None::<(Instant, Instant)>); STREAMS as usize];
+        while let Ok((stream, time)) = self
+            .tokens
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            self.count((stream, time), is_recorded);
+            let (count, span) = &mut spans[stream as usize];
+            match span {
+                None => *span = Some((time, time)),
+                Some((_, last)) => {
+                    *count += 1;
+                    *last = time;
+                }
+            }
+        }
+        let of_stream = |(count, span): &(u64, Option<(Instant, Instant)>)| {
+            let (first, last) = (*span)?;
+            Some(*count as f64 / (last - first).as_secs_f64())
+        };
+        spans.iter().filter_map(of_stream).sum()
+    }
 }
 
 /// Requests, one after the other, until it is over.

@@ -45,7 +45,7 @@ pub use flow::{Flow, FlowKind};
 pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
 pub use recorder::{
     ProcessTrace, StartError, begin_session, check_integrity, end_session, finish, flush,
-    on_session_end, sessions, stamp_session, start, wait_whole,
+    on_session_end, replace_session, sessions, stamp_session, start, wait_whole,
 };
 pub use rings::{Rings, RingsError};
 pub use salvage::{SalvageError, Salvaged};

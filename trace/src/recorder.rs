@@ -180,7 +180,7 @@ pub fn start(trace: ProcessTrace) -> Result<(), StartError> {
     recorder.set_level(&mut recorder.lock());
     for spec in trace.sessions {
         let begun = recorder
-            .begin(spec)
+            .begin(spec, None)
             .map_err(StartError::from)
             .and_then(failed);
         if let Err(error) = begun {
@@ -249,8 +249,12 @@ impl Recorder {
         }
     }
 
-    /// Makes the file, and then begins.
-    fn begin(&self, spec: SessionSpec) -> Result<SessionStatus, SessionError> {
+    /// Makes the file, and then begins, and ends the other session.
+    fn begin(
+        &self,
+        spec: SessionSpec,
+        ends: Option<(&SessionName, u64)>,
+    ) -> Result<SessionStatus, SessionError> {
         let file_name = format!(
             "{}.{}.{:016x}-{}.{}",
             spec.name,
@@ -295,7 +299,12 @@ impl Recorder {
                 let _ = std::fs::remove_file(&path);
                 Err(SessionError::Off)
             }
-            Ok(recording) => Ok(self.open(&mut shared, recording)),
+            Ok(recording) => {
+                if let Some((ended, at_ns)) = ends {
+                    self.end(&mut shared, ended, at_ns);
+                }
+                Ok(self.open(&mut shared, recording))
+            }
             Err(error) => {
                 let state = SessionState::Failed(error.to_string());
                 let status = shared.sessions.end(number, state);
@@ -333,6 +342,15 @@ impl Recorder {
         });
         self.wake();
         status.unwrap_or_else(|| unreachable!("it was reserved"))
+    }
+
+    fn end(&self, shared: &mut Shared, name: &SessionName, at_ns: u64) {
+        if let Some(session) = shared.sessions.open(name)
+            && !session.is_ending(self.rings)
+        {
+            session.slot(self.rings).set_end(at_ns);
+            self.wake();
+        }
     }
 
     /// Makes a file, and the directory if that was removed.
@@ -384,7 +402,26 @@ impl Recorder {
 /// # Errors
 /// When there can be no such session now.
 pub fn begin_session(spec: SessionSpec) -> Result<SessionStatus, SessionError> {
-    RECORDER.get().ok_or(SessionError::Off)?.begin(spec)
+    let recorder = RECORDER.get().ok_or(SessionError::Off)?;
+    recorder.begin(spec, None)
+}
+
+/// Ends a session at a moment of CLOCK_BOOTTIME, and begins another, such that
+/// every record belongs to one of them at most; and, if that moment is the one at
+/// which the other begins, to one at least. The old one ends in any case.
+///
+/// # Errors
+/// As of [`begin_session`].
+pub fn replace_session(
+    ended: &SessionName,
+    at_ns: u64,
+    spec: SessionSpec,
+) -> Result<SessionStatus, SessionError> {
+    let recorder = RECORDER.get().ok_or(SessionError::Off)?;
+    let begun = recorder.begin(spec, Some((ended, at_ns)));
+    // Where nothing began.
+    recorder.end(&mut recorder.lock(), ended, at_ns);
+    begun
 }
 
 /// Switches a session on or off from a moment on, in nanoseconds of
@@ -408,14 +445,7 @@ pub fn end_session(name: &SessionName, at_ns: Option<u64>) -> Option<SessionStat
     let recorder = RECORDER.get()?;
     let mut shared = recorder.lock();
     let now_ns = boottime_ns();
-    if let Some(session) = shared.sessions.open(name)
-        && !session.is_ending(recorder.rings)
-    {
-        session
-            .slot(recorder.rings)
-            .set_end(at_ns.unwrap_or(now_ns));
-        recorder.wake();
-    }
+    recorder.end(&mut shared, name, at_ns.unwrap_or(now_ns));
     shared.sessions.status(name, recorder.rings, now_ns)
 }
 

@@ -157,14 +157,14 @@ impl Session {
     }
 
     /// Switches it on or off from a moment on. The first time that it goes on
-    /// its duration begins.
+    /// its duration begins, at the moment that was told: it ends everywhere at once.
     pub(crate) fn switch(&mut self, rings: &Rings, switch: Switch) {
         let slot = self.slot(rings);
-        let switch = Switch {
+        let possible = Switch {
             at_ns: switch.at_ns.max(self.recorded_since_ns),
             ..switch
         };
-        if !slot.push_switch(switch, self.switches_seen) {
+        if !slot.push_switch(possible, self.switches_seen) {
             self.lost_switches += 1;
             return;
         }

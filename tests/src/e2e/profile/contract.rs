@@ -1,8 +1,8 @@
 //! What clients send, and what they take for success.
 
 use super::support::{
-    PATIENCE, all, ask, auto, dir, files, judge, manual, raw, start, states, status, stop,
-    stop_whole, tiny, wait_idle,
+    PATIENCE, all, ask, auto, dir, files, judge, judge_session, manual, raw, start, states, status,
+    stop, stop_whole, tiny, wait_idle,
 };
 use crate::client::{get, long_completion, post};
 use crate::server::ServerOptions;
@@ -322,6 +322,41 @@ fn hostile_names_bodies_and_headers_do_no_harm() {
         );
         stop(&server);
     }
+    // Requests' own names, while they are recorded.
+    start(&server, json!({"name": "ids"}));
+    let long = "z".repeat(1 << 20);
+    let ids: [&[u8]; 9] = [
+        b"../../etc/passwd",
+        b"a/b\\c",
+        b"\"quoted\"; <script>",
+        b"%00%2e%2e",
+        b"tab\there",
+        b"\xff\xfe\x80",
+        b"\x01\x02",
+        b"",
+        long.as_bytes(),
+    ];
+    for id in ids {
+        for header in [&b"x-request-id: "[..], b"traceparent: "] {
+            let body = long_completion(2).to_string();
+            let length = format!("Content-Length: {}\r\n", body.len());
+            let head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
+            let request = [
+                head,
+                length.as_bytes(),
+                header,
+                id,
+                b"\r\n\r\n",
+                body.as_bytes(),
+            ]
+            .concat();
+            let (status, _) = raw(&server, &request);
+            let shown = String::from_utf8_lossy(&id[..id.len().min(20)]);
+            assert!(matches!(status, 200 | 400 | 431), "{shown}: {status}");
+        }
+    }
+    stop_whole(&server);
+    judge_session(&dir, "ids", 3);
     // A name that is one, and tries to look like others.
     for harmless in ["a..b", "x.pftrace", "core.0-1.pftrace", "auto", "-"] {
         let (status, answer) = ask(&server, "/start_profile", &json!({"name": harmless}));

@@ -7,11 +7,13 @@ use super::support::{
 use crate::client::{get, long_completion, post};
 use crate::random::Random;
 use crate::server::{Server, ServerOptions, wait_for};
+use nano_trace::Event;
 use nano_trace::check::OpenSlices;
 use nix::libc;
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -116,6 +118,42 @@ fn a_directory_that_is_removed_stops_no_request_and_is_told_of() {
     assert!(text.contains("no process can record"), "{text}");
     assert_eq!(status(&server)["state"], "idle");
     complete(&server);
+}
+
+#[test]
+fn a_directory_that_is_made_read_only_ends_no_session_and_lets_none_begin() {
+    let dir = dir();
+    let options = manual(ServerOptions::mock(1), dir.path());
+    // The superuser would write there all the same.
+    let owner = fs::metadata(dir.path()).expect("ours").uid();
+    let mut server = match owner == 0 {
+        true => options.spawn_under(&["setpriv", "--bounding-set=-dac_override"]),
+        false => options.spawn(),
+    };
+    server.wait_ready();
+    start(&server, json!({"name": "x"}));
+    complete(&server);
+    let permit = |mode| {
+        fs::set_permissions(dir.path(), Permissions::from_mode(mode)).expect("ours");
+    };
+    permit(0o555);
+    complete(&server);
+    // Its files are open.
+    stop_whole(&server);
+    let report = judge_session(dir.path(), "x", 3);
+    assert_eq!(report.timeline.slices_of(Event::Request).count(), 2);
+    let (code, answer) = ask(&server, "/start_profile", &json!({"name": "y"}));
+    assert_eq!(code, 503, "{answer}");
+    let text = answer.to_string();
+    assert!(text.contains("Permission denied"), "{text}");
+    let log = server.log();
+    assert!(log.contains("Permission denied"), "{log}");
+    complete(&server);
+    permit(0o755);
+    start(&server, json!({"name": "z"}));
+    complete(&server);
+    stop_whole(&server);
+    judge_session(dir.path(), "z", 3);
 }
 
 /// Lets a process write no file beyond so many bytes: the error is another one

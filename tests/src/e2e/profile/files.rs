@@ -275,7 +275,8 @@ fn layers_and_ops_are_shown_at_detail_2_only_and_processes_can_be_chosen() {
         let report = judge_session(dir.path(), name, expected);
         let steps = step_ids(&report, Event::WorkerStep).len();
         let count = |event| report.timeline.slices_of(event).count();
-        assert!(steps >= 8, "{name}: {steps} steps");
+        // The last token leaves before the end of its step, which may be clipped.
+        assert!(steps >= 7, "{name}: {steps} steps");
         let layers = count(Event::Layer);
         let products = count(Event::Linear);
         if name == "one" {
@@ -318,5 +319,6 @@ fn a_session_begins_while_the_one_before_is_written_and_shows_what_is_under_way(
     // Sessions of one process have the same tracks, and do not collide.
     let paths: Vec<_> = all.into_iter().map(|(_, path)| path).collect();
     assert_eq!(paths.len(), 18);
-    judge(&paths, &OpenSlices::None);
+    let report = judge(&paths, &OpenSlices::None);
+    crate::perfetto::assert_shows(&paths, &report);
 }

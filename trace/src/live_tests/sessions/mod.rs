@@ -248,67 +248,67 @@ fn what_goes_on_beyond_a_session_is_clipped() {
 
 #[test]
 fn one_session_ends_where_the_next_begins() {
+    const SESSIONS: u64 = 24;
+    let session = |number: u64| format!("s{number}");
     let test = "one_session_ends_where_the_next_begins";
-    let mut stage = staged(test, vec![auto(8 << 20)], || {
-        let record = |from: u64| {
-            for i in from..from + 50 {
-                instant(Event::EventLoopStall, [i], &[]);
+    let mut stage = staged(test, vec![spec(&session(0))], || {
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let mut late = 0;
+        let made = std::thread::scope(|scope| {
+            let player = scope.spawn(|| {
+                let mut made = 0;
+                while !is_over.load(SeqCst) {
+                    instant(Event::EventLoopStall, [made], &[]);
+                    made += 1;
+                    // Slow enough for the writer.
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+                made
+            });
+            for number in 1..SESSIONS {
+                std::thread::sleep(Duration::from_millis(number));
+                // Moments that the writer has passed, or may have, or not.
+                let at_ns = boottime_ns() + 3_000_000 - number % 4 * 2_000_000;
+                let next = SessionSpec {
+                    begin: Begin::At(at_ns),
+                    ..spec(&session(number))
+                };
+                let begun = crate::replace_session(&name(&session(number - 1)), at_ns, next);
+                assert!(!begun.unwrap().state.has_ended());
+                assert!(crate::wait_whole(&name(&session(number - 1)), PATIENCE));
+                let ended = status_of(&session(number - 1));
+                late += ended.drops + ended.late_records;
             }
-            // Slow enough for the writer.
-            let until = boottime_ns() + 100_000;
-            while boottime_ns() < until {
-                std::thread::yield_now();
-            }
-        };
-        record(0);
-        // The same moment for every process, a little ahead.
-        let at_ns = boottime_ns() + 20_000_000;
-        crate::end_session(&name("auto"), Some(at_ns));
-        let next = begin(SessionSpec {
-            begin: Begin::At(at_ns),
-            ..spec("next")
+            is_over.store(true, SeqCst);
+            player.join().unwrap()
         });
-        assert!(!next.state.has_ended(), "{next:?}");
-        record(50);
-        let mut from = 100;
-        while boottime_ns() < at_ns + 1_000_000 {
-            record(from);
-            from += 50;
-        }
-        record(from);
         crate::finish();
-        assert_eq!(status_of("auto").drops + status_of("next").drops, 0);
-        let late = status_of("auto").late_records + status_of("next").late_records;
-        fs::write(
-            status_of("next").file.with_extension("txt"),
-            format!("{late} {}", from + 50),
-        )
-        .unwrap();
+        let last = status_of(&session(SESSIONS - 1));
+        late += last.drops + last.late_records;
+        fs::write(last.file.with_extension("txt"), format!("{late} {made}")).unwrap();
     });
     stage.ended();
-    let told = fs::read_to_string(stage.file_of("next").with_extension("txt")).unwrap();
+    let last = stage.file_of(&session(SESSIONS - 1));
+    let told = fs::read_to_string(last.with_extension("txt")).unwrap();
     let (late, made) = told.split_once(' ').unwrap();
-    let numbers = |session| -> Vec<u64> {
-        let shown = stage.read(session);
-        let stalls = shown
-            .instants
-            .iter()
-            .filter(|i| i.name == "event_loop.stall");
-        stalls.map(|i| i.args["late_us"].parse().unwrap()).collect()
-    };
-    let (before, after) = (numbers("auto"), numbers("next"));
-    assert!(before.len() >= 100 && after.len() >= 50);
+    let all: Vec<Shown> = (0..SESSIONS).map(|s| stage.read(&session(s))).collect();
+    let stalls = all.iter().flat_map(|shown| &shown.instants);
+    let numbers: Vec<u64> = stalls
+        .filter(|i| i.name == "event_loop.stall")
+        .map(|i| i.args["late_us"].parse().unwrap())
+        .collect();
+    assert!(
+        numbers.is_sorted_by(|a, b| a < b),
+        "none is in two sessions"
+    );
     // A record that was published late, because its thread lost the processor
-    // in between, may be in neither; then that is said.
-    let all = [before, after].concat();
-    assert!(all.is_sorted());
-    let missing = made.parse::<u64>().unwrap() - all.len() as u64;
+    // in between, may be in none; then that is said.
+    let missing = made.parse::<u64>().unwrap() - numbers.len() as u64;
     assert!(missing <= late.parse().unwrap(), "{missing} {late}");
-    let ends = [stage.read("auto"), stage.read("next")].map(|shown| {
-        let interval = shown.slices_named("recording")[0].clone();
-        (interval.begin.ns, interval.end.unwrap())
-    });
-    assert_eq!(ends[0].1 + 1, ends[1].0);
+    for pair in all.windows(2) {
+        let [before, after] = [&pair[0], &pair[1]].map(|shown| shown.slices_named("recording")[0]);
+        assert_eq!(before.end.unwrap() + 1, after.begin.ns);
+    }
 }
 
 #[test]
