@@ -306,6 +306,8 @@ impl Recorder {
                 Ok(self.open(&mut shared, recording))
             }
             Err(error) => {
+                let file = path.display();
+                log::error!("trace: {file}: {error}; nothing is recorded, serving goes on");
                 let state = SessionState::Failed(error.to_string());
                 let status = shared.sessions.end(number, state);
                 self.changed.notify_all();

@@ -252,6 +252,14 @@ fn timeline_draws_slices_and_arrows() {
     assert_eq!(svg.matches("url(#request)").count(), 7);
     assert_eq!(svg.matches("url(#step)").count(), 2);
     assert!(!svg.contains("NaN"));
+
+    let drawn = nano_trace(dir.path(), &["timeline", ".", "--whole", "-o", "all.svg"]);
+    assert_eq!(drawn.status.code(), Some(0), "{}", err(&drawn));
+    let svg = fs::read_to_string(dir.path().join("all.svg")).unwrap();
+    assert!(svg.contains("requests: 1, steps: 3"), "{svg}");
+    assert_eq!(svg.matches("url(#request)").count(), 7);
+    assert_eq!(svg.matches("url(#step)").count(), 6);
+    assert!(!svg.contains("NaN"));
 }
 
 #[test]

@@ -146,8 +146,9 @@ fn a_directory_that_is_made_read_only_ends_no_session_and_lets_none_begin() {
     assert_eq!(code, 503, "{answer}");
     let text = answer.to_string();
     assert!(text.contains("Permission denied"), "{text}");
-    let log = server.log();
-    assert!(log.contains("Permission denied"), "{log}");
+    wait_for("the log to tell it", PATIENCE, || {
+        server.log().contains("Permission denied").then_some(())
+    });
     complete(&server);
     permit(0o755);
     start(&server, json!({"name": "z"}));
@@ -215,7 +216,7 @@ fn after_kill_9_at_any_moment_every_file_loads_to_its_last_packet() {
         if random.within(0..3) == 0 {
             stop(&server);
         }
-        std::thread::sleep(Duration::from_millis(random.within(0..500) as u64));
+        std::thread::sleep(Duration::from_millis(random.within(0..500)));
         let pid = server.process(program).pid.as_raw();
         let killed = server.signal(program, Signal::SIGKILL);
         server.wait_gone(killed, Duration::from_secs(4));

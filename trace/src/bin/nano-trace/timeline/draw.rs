@@ -1,5 +1,5 @@
-//! The picture: the whole request true to scale, and below it its way to the
-//! first token, stretched where much happens.
+//! The pictures: of a request, the whole of it true to scale and below it its way
+//! to the first token, stretched where much happens; or all that was recorded.
 
 use super::{
     axis::Axis,
@@ -7,6 +7,7 @@ use super::{
     rows::{self, Row},
     svg::Svg,
 };
+use nano_trace::Event;
 use nano_trace::timeline::{ArgValue, Hop, Through, Timeline, TimelineSlice, Track};
 use std::collections::HashMap;
 
@@ -16,6 +17,8 @@ const RIGHT: f64 = 24.0;
 const CHART: f64 = WIDTH - LEFT - RIGHT;
 /// Height of a slice with its name and its duration.
 const SLICE: f64 = 30.0;
+/// Height of a slice with its name alone.
+const LOW_SLICE: f64 = 17.0;
 /// Height of a slice in the overview.
 const BAR: f64 = 16.0;
 
@@ -28,6 +31,29 @@ pub(super) fn picture(timeline: &Timeline, request: usize) -> String {
     svg.text(24.0, 34.0, "title", "", &title);
     let y = overview(&mut svg, timeline, request, window, 54.0);
     let y = detail(&mut svg, timeline, request, window, y + 34.0);
+    svg.finish(WIDTH, y + 18.0, &title)
+}
+
+/// Draws all that was recorded, true to scale.
+pub(super) fn whole(timeline: &Timeline) -> String {
+    let mut svg = Svg::default();
+    let window = rows::recorded(timeline);
+    let rows = rows::all(timeline, window);
+    let count = |event| timeline.slices_of(event).count();
+    let title = format!(
+        "requests: {}, steps: {}, time: {}, true to scale",
+        count(Event::Request),
+        count(Event::WorkerStep),
+        time(window.1 - window.0)
+    );
+    svg.text(24.0, 34.0, "title", "", &title);
+    let chart = Chart {
+        rows,
+        axis: Axis::linear(window.0, window.1, LEFT, CHART),
+        marks: even_ticks(window.0, window.1),
+        height: LOW_SLICE,
+    };
+    let y = chart.draw(&mut svg, timeline, 54.0, |_| true);
     svg.finish(WIDTH, y + 18.0, &title)
 }
 
@@ -130,67 +156,98 @@ fn detail(svg: &mut Svg, timeline: &Timeline, request: usize, window: (u64, u64)
     let axis = stretched(timeline, &rows, window);
     let note = "from the request to its first token; time is stretched where much happens";
     svg.text(LEFT, top, "note", "", note);
-    let mut y = top + 12.0;
-    let chart_top = y;
-    // Where each drawn slice lies: x from, x to, y of its middle.
-    let mut places: HashMap<usize, (f64, f64, f64)> = HashMap::new();
-    let mut shapes = Svg::default();
-    let mut last = None;
-    for row in &rows {
-        if last != Some(row.process.uuid) {
-            if last.is_some() {
-                y += 8.0;
-                shapes.line([24.0, y - 7.0, WIDTH - RIGHT, y - 7.0], "#d0d7de", "");
+    // Of others than the request's only a step's: they join two processes.
+    let is_drawn = |hops: &[Hop]| {
+        let mut through = hops.iter().map(|hop| hop.through);
+        hops.len() == 2 || through.any(|through| through == Through::Begin(request))
+    };
+    let chart = Chart {
+        rows,
+        marks: axis.ticks(84.0),
+        axis,
+        height: SLICE,
+    };
+    chart.draw(svg, timeline, top + 12.0, is_drawn)
+}
+
+/// Rows with all their slices.
+struct Chart<'a> {
+    rows: Vec<Row<'a>>,
+    axis: Axis,
+    /// Where the time is written.
+    marks: Vec<u64>,
+    /// Of a slice.
+    height: f64,
+}
+
+impl Chart<'_> {
+    /// Draws it, with the arrows that are wanted; returns where it ends below.
+    fn draw(
+        self,
+        svg: &mut Svg,
+        timeline: &Timeline,
+        top: f64,
+        is_drawn: impl Fn(&[Hop]) -> bool,
+    ) -> f64 {
+        let Chart {
+            rows,
+            axis,
+            marks,
+            height,
+        } = self;
+        let axis = &axis;
+        let window = axis.window();
+        let mut y = top;
+        let chart_top = y;
+        // Where each drawn slice lies: x from, x to, y of its middle.
+        let mut places: HashMap<usize, (f64, f64, f64)> = HashMap::new();
+        let mut shapes = Svg::default();
+        let mut last = None;
+        for row in &rows {
+            if last != Some(row.process.uuid) {
+                if last.is_some() {
+                    y += 8.0;
+                    shapes.line([24.0, y - 7.0, WIDTH - RIGHT, y - 7.0], "#d0d7de", "");
+                }
+                shapes.text(24.0, y + 14.0, "process", "", short(row.process));
+                last = Some(row.process.uuid);
             }
-            shapes.text(24.0, y + 14.0, "process", "", short(row.process));
-            last = Some(row.process.uuid);
+            let middle = y + row.depth as f64 * height / 2.0 + 4.0;
+            let below = if row.depth == 1 {
+                middle + 10.0
+            } else {
+                middle
+            };
+            let label_y = if places.is_empty() || row.depth > 1 {
+                below
+            } else {
+                middle
+            };
+            shapes.text(
+                LEFT - 10.0,
+                label_y,
+                "row",
+                r#"text-anchor="end""#,
+                &row.label,
+            );
+            for place in &row.slices {
+                let slice = &timeline.slices[*place];
+                let top = y + slice.depth as f64 * height;
+                let (x, w) = extent(axis, slice);
+                places.insert(*place, (x, x + w, top + height / 2.0 - 1.0));
+                block(&mut shapes, slice, [x, top, w, height]);
+            }
+            y += row.depth as f64 * height + 8.0;
         }
-        let middle = y + row.depth as f64 * SLICE / 2.0 + 4.0;
-        let below = if row.depth == 1 {
-            middle + 10.0
-        } else {
-            middle
-        };
-        let label_y = if places.is_empty() || row.depth > 1 {
-            below
-        } else {
-            middle
-        };
-        shapes.text(
-            LEFT - 10.0,
-            label_y,
-            "row",
-            r#"text-anchor="end""#,
-            &row.label,
-        );
-        for place in &row.slices {
-            let slice = &timeline.slices[*place];
-            let top = y + slice.depth as f64 * SLICE;
-            let (x, w) = extent(&axis, slice);
-            places.insert(*place, (x, x + w, top + SLICE / 2.0 - 1.0));
-            block(&mut shapes, slice, x, top, w);
+        ticks(svg, window.0, marks, axis, y + 2.0, Some(chart_top));
+        svg.append(shapes);
+        for hops in timeline.flows.values() {
+            if is_drawn(hops) {
+                arrows(svg, timeline, hops, window, axis, &places);
+            }
         }
-        y += row.depth as f64 * SLICE + 8.0;
+        y + 18.0
     }
-    ticks(
-        svg,
-        window.0,
-        axis.ticks(84.0),
-        &axis,
-        y + 2.0,
-        Some(chart_top),
-    );
-    svg.append(shapes);
-    for hops in timeline.flows.values() {
-        let is_request = hops
-            .iter()
-            .any(|hop| hop.through == Through::Begin(request));
-        // Of others only a step's: they join two processes.
-        if is_request || hops.len() == 2 {
-            arrows(svg, timeline, hops, window, &axis, &places, is_request);
-        }
-    }
-    y + 18.0
 }
 
 fn stretched(timeline: &Timeline, rows: &[Row<'_>], (from, to): (u64, u64)) -> Axis {
@@ -207,14 +264,17 @@ fn stretched(timeline: &Timeline, rows: &[Row<'_>], (from, to): (u64, u64)) -> A
 }
 
 /// A slice with its name and duration, as far as they fit.
-fn block(svg: &mut Svg, slice: &TimelineSlice, x: f64, y: f64, w: f64) {
+fn block(svg: &mut Svg, slice: &TimelineSlice, [x, y, w, height]: [f64; 4]) {
     let extra = r##"rx="3" stroke="#ffffff" stroke-width="1""##;
-    svg.rect([x, y, w, SLICE - 2.0], color(slice), extra, &tooltip(slice));
+    let place = [x, y, w, height - 2.0];
+    svg.rect(place, color(slice), extra, &tooltip(slice));
     if w < text_width(&slice.name, 11.0) + 4.0 {
         return;
     }
     svg.text(x + 4.0, y + 12.0, "name", "", &slice.name);
-    if let Some(duration) = slice.duration() {
+    if let Some(duration) = slice.duration()
+        && height >= SLICE
+    {
         svg.text(x + 4.0, y + 23.5, "time", "", &time(duration));
     }
 }
@@ -227,8 +287,8 @@ fn arrows(
     (from, to): (u64, u64),
     axis: &Axis,
     places: &HashMap<usize, (f64, f64, f64)>,
-    is_request: bool,
 ) {
+    let is_request = hops.iter().any(|hop| rows::is_of_a_request(timeline, hop));
     let drawn = hops.iter().filter_map(|hop| match hop.through {
         Through::Begin(place) | Through::End(place) if (from..=to).contains(&hop.time) => {
             Some((place, hop.time, places.get(&place)?))

@@ -1,4 +1,4 @@
-//! `nano-trace timeline`: one request's way as a picture.
+//! `nano-trace timeline`: one request's way, or a whole session, as a picture.
 
 mod axis;
 mod draw;
@@ -23,6 +23,9 @@ pub(crate) struct TimelineArgs {
     /// The request's id, or a part of it; the first answered request if absent
     #[arg(long, value_name = "ID")]
     request: Option<String>,
+    /// All requests and threads of the session, instead of one request
+    #[arg(long, conflicts_with = "request")]
+    whole: bool,
     /// Where the picture goes, as SVG; an existing file is replaced
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -53,8 +56,13 @@ impl TimelineArgs {
             .map(Source::File)
             .collect::<Vec<_>>();
         let timeline = check(&sources, &OpenSlices::Any)?.timeline;
-        let request = find_request(&timeline, self.request.as_deref())?;
-        let picture = draw::picture(&timeline, request);
+        let picture = match self.whole {
+            true => draw::whole(&timeline),
+            false => {
+                let request = find_request(&timeline, self.request.as_deref())?;
+                draw::picture(&timeline, request)
+            }
+        };
         fs::write(&self.output, picture).map_err(|error| TimelineError::Write {
             path: self.output.display().to_string(),
             error,

@@ -106,6 +106,53 @@ pub(super) fn rows<'a>(
     rows
 }
 
+/// Rows of all processes, in the order of a request's way: tracks of requests
+/// first, then threads.
+pub(super) fn all(timeline: &Timeline, (from, to): (u64, u64)) -> Vec<Row<'_>> {
+    const WAY: [&str; 3] = ["frontend", "core", "worker"];
+    let place = |process: &Track| WAY.iter().position(|role| process.name.contains(role));
+    let is_drawn = |of: &TrackOf| matches!(of, TrackOf::Thread { .. } | TrackOf::Events);
+    let tracks = timeline.tracks.values();
+    let mut rows: Vec<(&Track, Row<'_>)> = tracks
+        .filter(|track| is_drawn(&track.of))
+        .filter_map(|track| {
+            let process = timeline.process(track.uuid)?;
+            let mut slices = slices(timeline, track.uuid, from, to);
+            // The whole width, without anything to tell.
+            slices.retain(|place| timeline.slices[*place].event != Some(Event::TraceRecording));
+            let depths = slices.iter().map(|place| timeline.slices[*place].depth + 1);
+            let row = Row {
+                process,
+                label: track.name.clone(),
+                depth: depths.max()?,
+                slices,
+            };
+            Some((track, row))
+        })
+        .collect();
+    rows.sort_by_key(|(track, row)| {
+        let is_thread = track.of != TrackOf::Events;
+        (place(row.process), row.process.uuid, is_thread, track.at)
+    });
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+/// From when to when something happened.
+pub(super) fn recorded(timeline: &Timeline) -> (u64, u64) {
+    let slices = timeline.slices.iter();
+    let slices = slices.filter(|slice| slice.event != Some(Event::TraceRecording));
+    let begins = slices.clone().map(|slice| slice.begin);
+    let ends = slices.filter_map(|slice| slice.end);
+    let (from, to) = (begins.min().unwrap_or(0), ends.max().unwrap_or(0));
+    (from, to.max(from + 1))
+}
+
+/// It goes through something of a request's own.
+pub(super) fn is_of_a_request(timeline: &Timeline, hop: &Hop) -> bool {
+    let track = timeline.tracks.get(&track(timeline, hop));
+    track.is_some_and(|track| track.of == TrackOf::Events)
+}
+
 /// Slices of a track that are open at some moment of the window.
 pub(super) fn slices(timeline: &Timeline, track: u64, from: u64, to: u64) -> Vec<usize> {
     let all = timeline.slices.iter().enumerate();
