@@ -3,7 +3,7 @@
 use crate::support::{PATIENCE, Server, config, request};
 use nano_ipc::profile::{
     Part, ProfileAnswer, ProfileCommand, ProfilePhase, ProfileState, SessionOfProcess,
-    SessionOfServer, StartProfile,
+    SessionOfServer,
 };
 use nano_ipc::role::Role;
 use nano_ipc::to_launcher::ToLauncher;
@@ -108,7 +108,7 @@ fn no_body_an_empty_form_and_json_of_any_type_begin_a_session() {
         for path in ["/start_profile", "/v1/start_profile"] {
             let (response, command) = asked(&server, "POST", path, headers, body, state());
             assert_eq!(response.status, 200, "{}", response.text);
-            let start = ProfileCommand::Start(Box::new(StartProfile::default()));
+            let start = ProfileCommand::Start(Box::default());
             assert_eq!(command, Some(start));
         }
     }
