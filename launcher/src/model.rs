@@ -2,6 +2,7 @@
 
 use crate::hub::{Hub, HubError, HubModel};
 use nano_model::{DEFAULT_MODEL_FILE, ModelError, ModelSource, default_model_path};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// A model that is there and whose files, tensors aside, were read once.
@@ -64,7 +65,10 @@ fn local_path(model: &str) -> Result<PathBuf, NoModel> {
         return Err(NoModel::NoSuchPath(model.to_owned()));
     };
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let report = |line: &str| eprintln!("nano-serve: {line}");
+    // A download does not end because nobody can be told of it.
+    let report = |line: &str| {
+        let _ = writeln!(io::stderr(), "nano-serve: {line}");
+    };
     Ok(Hub::from_env(variable, report)?.fetch(&name)?)
 }
 

@@ -3,6 +3,7 @@
 use crate::EXIT_USAGE;
 use nano_ipc::logging;
 use nano_ipc::role::Role;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// How the server ended.
@@ -24,7 +25,8 @@ impl Outcome {
             Outcome::Failed(line) => (1, line),
             Outcome::CannotStart(line) => (EXIT_USAGE, line),
         };
-        eprintln!("nano-serve: {}", logging::one_line(&line));
+        // Where nobody can be told any more, the code still says it.
+        let _ = writeln!(io::stderr(), "nano-serve: {}", logging::one_line(&line));
         ExitCode::from(code)
     }
 }

@@ -153,6 +153,14 @@ fn what_is_wrong_with_the_command_line_is_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn a_log_that_is_full_changes_no_exit_code() {
+    let mut server = ServerOptions::real(Path::new("/no/such/model"))
+        .spawn_by_shell(r#"exec "$0" "$@" 2> /dev/full"#);
+    let exit = server.wait_exit(Duration::from_secs(20));
+    assert_eq!(exit.code(), Some(2));
+}
+
+#[test]
 fn a_wrong_model_is_one_line_that_names_the_file_and_exit_code_2() {
     let broken = tempfile::tempdir().expect("temporary directory");
     let copy = |name: &str| {
