@@ -16,7 +16,7 @@ use nano_ipc::config::FrontendConfig;
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::lifecycle::Lifecycle;
 use nano_ipc::sampling_params::SamplingParams;
-use nano_trace::RequestTrack;
+use nano_trace::{Flow, RequestTrack};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -273,7 +273,8 @@ impl App {
             .map(|parent| ("traceparent", parent));
         let texts = [Some(("request_id", external_id)), own_id, parent];
         let texts: Vec<_> = texts.into_iter().flatten().collect();
-        SequenceTrace::begin(key, &texts)
+        let of_client = head.traceparent.as_deref().and_then(Flow::of_traceparent);
+        SequenceTrace::begin(key, &texts, of_client)
     }
 }
 

@@ -21,6 +21,8 @@ enum Phase {
 #[derive(Debug)]
 pub struct SequenceTrace {
     trace_key: u64,
+    /// Through the request as its client sees it, if that sent a `traceparent`.
+    of_client: Option<Flow>,
     phase: Phase,
     prompt_tokens: u64,
     cached_tokens: u64,
@@ -29,9 +31,14 @@ pub struct SequenceTrace {
 
 impl SequenceTrace {
     /// A request's first sequence, when the request arrives.
-    pub fn begin(trace_key: u64, texts: &[(&'static str, &str)]) -> SequenceTrace {
+    pub fn begin(
+        trace_key: u64,
+        texts: &[(&'static str, &str)],
+        of_client: Option<Flow>,
+    ) -> SequenceTrace {
         let trace = SequenceTrace {
             trace_key,
+            of_client,
             phase: Phase::Preprocess,
             prompt_tokens: 0,
             cached_tokens: 0,
@@ -39,7 +46,7 @@ impl SequenceTrace {
         };
         let track = trace.track();
         track.describe(texts);
-        track.begin(Event::Request, [], &[trace.flow()]);
+        trace.begin_with_flows(Event::Request);
         track.begin(Event::Preprocess, [], &[]);
         trace
     }
@@ -64,7 +71,7 @@ impl SequenceTrace {
         if self.phase == Phase::Waiting && !output.token_ids.is_empty() {
             self.leave();
             self.phase = Phase::Streaming;
-            self.track().begin(Event::Streaming, [], &[self.flow()]);
+            self.begin_with_flows(Event::Streaming);
         }
         if output.finish_reason.is_some() {
             self.leave();
@@ -92,6 +99,14 @@ impl SequenceTrace {
             ],
             &[],
         );
+    }
+
+    /// Begins what arrows lead to, from the client too.
+    fn begin_with_flows(&self, event: Event) {
+        match self.of_client {
+            Some(of_client) => self.track().begin(event, [], &[self.flow(), of_client]),
+            None => self.track().begin(event, [], &[self.flow()]),
+        }
     }
 
     /// Ends the slice of the current phase.

@@ -54,6 +54,6 @@ pub fn new_sequence(max_tokens: u32) -> NewSequence {
             priority: 0,
             sampling: SamplingParams::greedy(),
         },
-        trace: SequenceTrace::begin(1, &[]),
+        trace: SequenceTrace::begin(1, &[], None),
     }
 }

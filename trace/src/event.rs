@@ -40,6 +40,9 @@ pub const TRACE_END_REASONS: &[&str] = &[
     "duration",
 ];
 
+/// Labels of how a request ended for its client, by [`Event::ClientRequest`]'s argument.
+pub const CLIENT_OUTCOMES: &[&str] = &["complete", "failed", "aborted"];
+
 macro_rules! catalogue {
     ($($(#[$doc:meta])* $event:ident = $name:literal, $category:literal, $track:ident, [$($arg:literal: $kind:expr),* $(,)?];)*) => {
         /// Everything that a trace can show. Slices and instants carry at most
@@ -192,6 +195,19 @@ catalogue! {
     SiluMul = "silu_mul", "worker", Thread, ["rows": Int];
     /// Rows whose logits are wanted are picked.
     GatherRows = "gather_rows", "worker", Thread, ["rows": Int];
+    // A client that measures (nano-bench), request.
+    /// A request as its client sees it.
+    ClientRequest = "client.request", "bench", Request, ["output_tokens": Int, "outcome": Label(CLIENT_OUTCOMES)];
+    /// A connection is made, or one that is open is taken.
+    ClientConnect = "connect", "bench", Request, [];
+    /// Until the connection has taken the request.
+    ClientSend = "send", "bench", Request, [];
+    /// Until the head of the answer has come.
+    ClientWait = "wait", "bench", Request, [];
+    /// Until the answer has come, or failed.
+    ClientStream = "stream", "bench", Request, [];
+    /// A chunk with output has come.
+    ClientToken = "token", "bench", Request, [];
 }
 
 impl Event {

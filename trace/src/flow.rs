@@ -13,6 +13,9 @@ pub enum FlowKind {
     StepToRank,
     /// From one rank's step back to the core's update; the key is (step, rank).
     RankToCore,
+    /// From a client's request to the server's; the key is the trace id of the
+    /// `traceparent` that the client sent.
+    Traceparent,
 }
 
 impl FlowKind {
@@ -22,6 +25,7 @@ impl FlowKind {
             FlowKind::Request,
             FlowKind::StepToRank,
             FlowKind::RankToCore,
+            FlowKind::Traceparent,
         ]
         .into_iter()
         .find(|&kind| kind as u64 == bits)
@@ -50,8 +54,28 @@ impl Flow {
         self.kind != FlowKind::Request || RequestTrack::is_marked(self.key)
     }
 
+    /// The request that a client sent with this trace id.
+    pub fn traceparent(trace_id: u128) -> Flow {
+        Flow {
+            kind: FlowKind::Traceparent,
+            key: hash(Domain::Flow, &[(trace_id >> 64) as u64, trace_id as u64]),
+        }
+    }
+
+    /// The request of a client with this W3C `traceparent`; `None` for a text
+    /// that is none.
+    pub fn of_traceparent(text: &str) -> Option<Flow> {
+        let trace_id = text.split('-').nth(1).filter(|id| id.len() == 32)?;
+        Some(Flow::traceparent(u128::from_str_radix(trace_id, 16).ok()?))
+    }
+
     /// Its id in the trace, in the run of a server.
     pub(crate) fn id(self, run: u64) -> u64 {
+        let run = match self.kind {
+            // Client and server are of different runs.
+            FlowKind::Traceparent => 0,
+            _ => run,
+        };
         hash(Domain::Flow, &[run, self.kind as u64, self.key])
     }
 

@@ -47,7 +47,8 @@ fn place(event: Event) -> Place {
         | Event::WorkerStep
         | Event::Load
         | Event::Request
-        | Event::TraceRecording => Place::Outermost,
+        | Event::TraceRecording
+        | Event::ClientRequest => Place::Outermost,
         Event::Schedule | Event::Dispatch | Event::WaitWorkers | Event::Update => {
             Place::In(Event::CoreStep)
         }
@@ -61,6 +62,11 @@ fn place(event: Event) -> Place {
         Event::Layer => Place::In(Event::Forward),
         Event::LoadOpen | Event::LoadWeights | Event::LoadKvCache => Place::In(Event::Load),
         Event::Preprocess | Event::Waiting | Event::Streaming => Place::In(Event::Request),
+        Event::ClientConnect
+        | Event::ClientSend
+        | Event::ClientWait
+        | Event::ClientStream
+        | Event::ClientToken => Place::In(Event::ClientRequest),
         _ => Place::Anywhere,
     }
 }

@@ -8,10 +8,10 @@
 use super::intervals::{Intervals, Recorded};
 use super::rule::{Rule, Violations};
 use crate::{
-    Event,
+    Event, Flow,
     timeline::{Hop, Through, Timeline, TrackOf},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// The layers of a request's way, each an event's category.
 const LAYERS: [&str; 3] = ["frontend", "core", "worker"];
@@ -19,6 +19,8 @@ const LAYERS: [&str; 3] = ["frontend", "core", "worker"];
 /// Where on its way a flow is; later stages come later in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
+    /// A client sends the request.
+    Send,
     /// The frontend makes the request and submits it.
     Submit,
     /// The core takes it in.
@@ -31,6 +33,8 @@ enum Stage {
     Result,
     /// The frontend answers.
     Answer,
+    /// The client has a token.
+    Read,
 }
 
 /// The stage of what a flow goes through. Slices that span several stages
@@ -38,6 +42,8 @@ enum Stage {
 fn stage(timeline: &Timeline, hop: &Hop) -> Option<Stage> {
     let ends = matches!(hop.through, Through::End(_));
     Some(match timeline.hop(hop).0? {
+        Event::ClientSend => Stage::Send,
+        Event::ClientToken => Stage::Read,
         Event::Request | Event::Waiting if ends => Stage::Answer,
         Event::HttpParse
         | Event::ChatTemplate
@@ -69,8 +75,12 @@ fn stage(timeline: &Timeline, hop: &Hop) -> Option<Stage> {
 pub(super) fn check(timeline: &Timeline, intervals: &Intervals, out: &mut Violations) {
     let spans = spans(timeline);
     let clipped = Clipped::of(timeline);
+    let of_clients = of_clients(timeline);
     for (id, hops) in &timeline.flows {
         check_order(timeline, *id, hops, out);
+        if of_clients.contains(id) {
+            continue;
+        }
         if !LAYERS.iter().all(|layer| spans.contains_key(layer)) || has_failed(timeline, hops) {
             continue;
         }
@@ -87,6 +97,21 @@ pub(super) fn check(timeline: &Timeline, intervals: &Intervals, out: &mut Violat
             hops => check_way(timeline, &spans, *id, hops, out),
         }
     }
+}
+
+/// Flows that begin at clients. Who sends a `traceparent` need not record
+/// anything, and its flow goes no deeper than to the frontend.
+fn of_clients(timeline: &Timeline) -> HashSet<u64> {
+    let requests = timeline
+        .slices
+        .iter()
+        .filter(|slice| matches!(slice.event, Some(Event::Request | Event::ClientRequest)));
+    requests
+        .flat_map(|slice| &slice.args)
+        .filter(|arg| &*arg.name == "traceparent")
+        // The run does not count.
+        .filter_map(|arg| Some(Flow::of_traceparent(arg.value.text()?)?.id(0)))
+        .collect()
 }
 
 /// First and last moment of each layer.
