@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 pub struct TraceFileName {
     /// The session that the file belongs to.
     pub session: String,
-    /// `frontend`, `core`, `worker` or `single`.
+    /// `frontend`, `core`, `worker`, `single`, or `bench`: a client.
     pub role: String,
     /// Which worker.
     pub rank: Option<u32>,

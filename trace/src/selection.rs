@@ -1,17 +1,25 @@
-//! Which files of a directory belong together: those of a run's session.
+//! Which files of a directory belong together: those of a run's session, and
+//! those of the clients that ran meanwhile.
 
 use crate::TraceFileName;
 use crate::merge::{MergeError, at, identity, metadata};
+use crate::proto::{BuiltinClock, trace_packet::Data};
+use crate::read::Source;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+/// The role of a client that measures. Its trace is a run of its own, and goes
+/// with every session of a server that it overlaps in time.
+pub const CLIENT_ROLE: &str = "bench";
 
 /// What is wanted of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The newest session of the newest run.
+    /// The newest session of the newest run of a server, or else of a client.
     Newest,
     /// All sessions of the newest run.
     NewestRun,
@@ -21,13 +29,15 @@ pub enum Wanted {
     All,
 }
 
-/// A session of one run of a server.
+/// A session of one run of a server, or of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOfRun {
     /// Its name.
     pub session: String,
     /// The run's random word.
     pub run: String,
+    /// A client's, by its role.
+    pub is_client: bool,
     /// Its files in the directory, sorted by name.
     pub files: Vec<PathBuf>,
 }
@@ -50,6 +60,7 @@ impl fmt::Display for SessionOfRun {
             session,
             run,
             files,
+            ..
         } = self;
         let plural = if files.len() == 1 { "" } else { "s" };
         write!(f, "{session} of run {run} ({} file{plural})", files.len())
@@ -89,11 +100,70 @@ pub fn select(paths: &[PathBuf], wanted: &Wanted) -> Result<Selection, MergeErro
     Ok(selection)
 }
 
+/// A session, and when its last file was written last.
+#[derive(Debug)]
+struct Found {
+    modified: SystemTime,
+    session: SessionOfRun,
+}
+
+impl Found {
+    /// From when to when it may have recorded.
+    fn interval(&self) -> io::Result<(SystemTime, SystemTime)> {
+        let mut begun = self.modified;
+        for file in &self.session.files {
+            begun = begun.min(begin_of(file)?.unwrap_or(self.modified));
+        }
+        Ok((begun, self.modified))
+    }
+}
+
 /// Sessions by what is wanted, each in order of time.
 type Split = (Vec<SessionOfRun>, Vec<SessionOfRun>);
 
 fn in_directory(dir: &Path, wanted: &Wanted) -> Result<Split, MergeError> {
-    let mut found: BTreeMap<(String, String), (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
+    let sessions = sessions(dir)?;
+    let mut from_last = sessions.iter().map(|found| &found.session).rev();
+    let of_server = from_last.clone().find(|session| !session.is_client);
+    let Some(newest) = of_server.or(from_last.next()) else {
+        return Err(MergeError::NothingIn(dir.to_owned()));
+    };
+    let is_wanted: Box<dyn Fn(&SessionOfRun) -> bool> = match wanted {
+        Wanted::All => Box::new(|_| true),
+        Wanted::Newest => Box::new(move |session| session == newest),
+        Wanted::NewestRun => Box::new(move |session| session.run == newest.run),
+        Wanted::Named(name) => {
+            let mut from_last = sessions.iter().map(|found| &found.session).rev();
+            let Some(named) = from_last.find(|session| session.session == *name) else {
+                let there = sessions.iter().map(|found| found.session.to_string());
+                return Err(MergeError::NoSuchSession {
+                    dir: dir.to_owned(),
+                    name: name.clone(),
+                    there: there.collect(),
+                });
+            };
+            Box::new(move |session| session == named)
+        }
+    };
+    let mut served = Vec::new();
+    for found in &sessions {
+        if is_wanted(&found.session) && !found.session.is_client {
+            served.push(found);
+        }
+    }
+    let mut split = Split::default();
+    for found in &sessions {
+        let is_taken =
+            is_wanted(&found.session) || (found.session.is_client && overlaps(found, &served)?);
+        let side = if is_taken { &mut split.0 } else { &mut split.1 };
+        side.push(found.session.clone());
+    }
+    Ok(split)
+}
+
+/// All of a directory, in order of time.
+fn sessions(dir: &Path) -> Result<Vec<Found>, MergeError> {
+    let mut by_name: BTreeMap<(String, String), Found> = BTreeMap::new();
     for entry in fs::read_dir(dir).map_err(|e| at(dir, e))? {
         let entry = entry.map_err(|e| at(dir, e))?;
         let name = entry.file_name();
@@ -102,46 +172,53 @@ fn in_directory(dir: &Path, wanted: &Wanted) -> Result<Split, MergeError> {
         };
         let path = entry.path();
         let modified = metadata(&path)?.modified().map_err(|e| at(&path, e))?;
-        let empty = (SystemTime::UNIX_EPOCH, Vec::new());
-        let session = found.entry((name.run, name.session)).or_insert(empty);
-        session.0 = session.0.max(modified);
-        session.1.push(path);
+        let key = (name.run.clone(), name.session.clone());
+        let found = by_name.entry(key).or_insert_with(|| Found {
+            modified,
+            session: SessionOfRun {
+                session: name.session,
+                run: name.run,
+                is_client: name.role == CLIENT_ROLE,
+                files: Vec::new(),
+            },
+        });
+        found.modified = found.modified.max(modified);
+        found.session.files.push(path);
     }
-    let mut sessions: Vec<(SystemTime, SessionOfRun)> = found
-        .into_iter()
-        .map(|((run, session), (modified, mut files))| {
-            files.sort();
-            let session = SessionOfRun {
-                session,
-                run,
-                files,
-            };
-            (modified, session)
-        })
-        .collect();
-    sessions.sort_by_key(|(modified, _)| *modified);
-    let sessions: Vec<SessionOfRun> = sessions.into_iter().map(|(_, s)| s).collect();
-    let Some(newest) = sessions.last().cloned() else {
-        return Err(MergeError::NothingIn(dir.to_owned()));
-    };
-    let is_wanted: Box<dyn Fn(&SessionOfRun) -> bool> = match wanted {
-        Wanted::All => Box::new(|_| true),
-        Wanted::Newest => Box::new(move |session| *session == newest),
-        Wanted::NewestRun => Box::new(move |session| session.run == newest.run),
-        Wanted::Named(name) => {
-            let named = sessions.iter().rfind(|session| session.session == *name);
-            let Some(named) = named.cloned() else {
-                let there = sessions.iter().map(ToString::to_string).collect();
-                return Err(MergeError::NoSuchSession {
-                    dir: dir.to_owned(),
-                    name: name.clone(),
-                    there,
-                });
-            };
-            Box::new(move |session| *session == named)
+    let mut sessions: Vec<Found> = by_name.into_values().collect();
+    for found in &mut sessions {
+        found.session.files.sort();
+    }
+    sessions.sort_by_key(|found| found.modified);
+    Ok(sessions)
+}
+
+fn overlaps(client: &Found, served: &[&Found]) -> io::Result<bool> {
+    let client = client.interval()?;
+    for server in served {
+        let server = server.interval()?;
+        if client.0 <= server.1 && server.0 <= client.1 {
+            return Ok(true);
         }
-    };
-    Ok(sessions.into_iter().partition(|session| is_wanted(session)))
+    }
+    Ok(false)
+}
+
+/// When a file was begun, by the first clocks that it tells; `None` if it is cut
+/// before.
+fn begin_of(path: &Path) -> io::Result<Option<SystemTime>> {
+    let mut packets = Source::File(path.to_owned()).packets()?;
+    while let Some(packet) = packets.next_packet().map_err(|e| at(path, e))? {
+        let Some(Data::ClockSnapshot(snapshot)) = packet.content.data else {
+            continue;
+        };
+        let mut clocks = snapshot.clocks.into_iter();
+        let utc = clocks.find(|clock| clock.clock_id == Some(BuiltinClock::Realtime as u32));
+        if let Some(ns) = utc.and_then(|clock| clock.timestamp) {
+            return Ok(Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)));
+        }
+    }
+    Ok(None)
 }
 
 impl MergeError {

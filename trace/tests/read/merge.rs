@@ -4,6 +4,7 @@ use crate::good_trace::{bytes, good_trace};
 use nano_trace::{
     check::{OpenSlices, check},
     merge::{MergeError, merge},
+    proto::{BuiltinClock, ClockSnapshot, TracePacket, clock_snapshot, trace_packet::Data},
     read::{Source, Tail},
     selection::{Wanted, select},
 };
@@ -126,6 +127,71 @@ fn a_directory_means_its_newest_session_and_another_by_name() {
         refused.contains("\"d\"") && refused.contains("a.b of run k3x9"),
         "{refused}"
     );
+}
+
+/// A file that says when it was begun, and no more; from and to are seconds ago.
+fn write_span(dir: &Path, name: &str, from: u64, to: u64) -> PathBuf {
+    let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
+    let begun = ago(from).duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let clock = clock_snapshot::Clock {
+        clock_id: Some(BuiltinClock::Realtime as u32),
+        timestamp: Some(begun.as_nanos() as u64),
+        ..Default::default()
+    };
+    let snapshot = ClockSnapshot {
+        clocks: vec![clock],
+        ..Default::default()
+    };
+    let packet = TracePacket {
+        data: Some(Data::ClockSnapshot(snapshot)),
+        ..Default::default()
+    };
+    let path = dir.join(name);
+    fs::write(&path, bytes(&[packet])).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(ago(to)).unwrap();
+    path
+}
+
+#[test]
+fn clients_go_with_the_sessions_that_they_overlap() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    let before = write_span(dir, "client.bench.c0-2.pftrace", 90, 80);
+    let load = write_span(dir, "load.core.s1-1.pftrace", 60, 50);
+    let around_load = write_span(dir, "client.bench.c1-3.pftrace", 65, 45);
+    let next = write_span(dir, "next.core.s1-1.pftrace", 40, 30);
+    let around_next = write_span(dir, "client.bench.c2-4.pftrace", 43, 10);
+    let within_next = write_span(dir, "client.bench.c3-5.pftrace", 39, 38);
+    let cut = dir.join("client.bench.c4-6.pftrace");
+    fs::write(&cut, "").unwrap();
+
+    let paths = [dir.to_owned()];
+    let names = |wanted| select(&paths, &wanted).unwrap().files;
+    // The last to end is a client, but what is measured is the server.
+    let with_next = [&within_next, &next, &around_next].map(Clone::clone);
+    assert_eq!(names(Wanted::Newest), with_next);
+    let with_load = [load, around_load];
+    let named = |name: &str| names(Wanted::Named(name.to_owned()));
+    assert_eq!(named("load"), with_load);
+    assert_eq!(named("client"), [cut.clone()]);
+    let run = [&with_load[..], &with_next].concat();
+    let sorted = |mut files: Vec<PathBuf>| {
+        files.sort();
+        files
+    };
+    assert_eq!(sorted(names(Wanted::NewestRun)), sorted(run.clone()));
+    let all = [&run[..], &[before.clone(), cut]].concat();
+    assert_eq!(sorted(names(Wanted::All)), sorted(all));
+
+    // Alone, a client is what there is.
+    let alone = dir.join("alone");
+    fs::create_dir(&alone).unwrap();
+    let moved = alone.join(before.file_name().unwrap());
+    fs::rename(before, &moved).unwrap();
+    let selection = select(&[alone], &Wanted::Newest).unwrap();
+    assert_eq!(selection.files, [moved]);
+    assert!(selection.taken[0].is_client);
 }
 
 #[test]

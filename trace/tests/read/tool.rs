@@ -159,6 +159,22 @@ fn the_newest_session_is_merged_under_its_name() {
 }
 
 #[test]
+fn what_a_client_drove_is_merged_with_it_under_its_own_name() {
+    let dir = dir_of_good_trace();
+    // Begun before the session ended, and ended after it began: the good trace's
+    // clock says how long ago that was.
+    let client = fs::read(dir.path().join("auto.core.k3x9-1.pftrace")).unwrap();
+    fs::write(dir.path().join("client.bench.c1-2.pftrace"), client).unwrap();
+    let merged = nano_trace(dir.path(), &["merge", "."]);
+    assert_eq!(merged.status.code(), Some(0), "{}", err(&merged));
+    let said = out(&merged);
+    assert!(said.contains("auto.perfetto-trace: 4 files"), "{said}");
+    let session = ["merge", ".", "--session", "client"];
+    let alone = out(&nano_trace(dir.path(), &session));
+    assert!(alone.contains("client.perfetto-trace: 1 files"), "{alone}");
+}
+
+#[test]
 fn open_serves_the_merged_trace_once_to_the_viewer() {
     let dir = dir_of_good_trace();
     nano_trace(dir.path(), &["merge", ".", "-o", "all"]);

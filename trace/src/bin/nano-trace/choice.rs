@@ -9,7 +9,7 @@ pub(crate) struct Choice {
     /// Trace files, or directories that hold them
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
-    /// Of a directory take the session of this name, of the newest run that has it
+    /// Of a directory take the session of this name, of the newest run that has it, and the clients that ran meanwhile
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
     /// Of a directory take all sessions of all runs
@@ -40,10 +40,16 @@ impl Choice {
 
 /// A name for what was selected, in one file.
 pub(crate) fn merged_name(selection: &Selection) -> String {
-    let name = match &selection.taken[..] {
-        [session] if session.files.len() == selection.files.len() => &session.session,
-        _ => "merged",
+    let of_directories = selection.taken.iter().map(|session| session.files.len());
+    let is_all = of_directories.sum::<usize>() == selection.files.len();
+    let servers = || selection.taken.iter().filter(|session| !session.is_client);
+    let name = match (servers().count(), &selection.taken[..]) {
+        // Clients go by the name of what they drove.
+        (1, _) if is_all => servers().next().map(|session| &*session.session),
+        (0, [client]) if is_all => Some(&*client.session),
+        _ => None,
     };
+    let name = name.unwrap_or("merged");
     // Not the ending of a process's file: no directory counts it among them.
     format!("{name}.perfetto-trace")
 }
