@@ -1,5 +1,6 @@
 //! End-to-end tests: the real programs, on a free port, and real clients.
 
+mod bench;
 mod death;
 mod disconnects;
 mod ending;

@@ -90,7 +90,7 @@ fn judged_by_perfetto(files: &[PathBuf]) -> Value {
 }
 
 /// A Python that has `tests/requirements.txt`; scripts/test makes one.
-fn python() -> Command {
+pub(crate) fn python() -> Command {
     Command::new(std::env::var("NANO_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned()))
 }
 

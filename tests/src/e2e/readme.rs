@@ -44,6 +44,7 @@ fn the_flags_and_variables_that_it_names_exist() {
         &["nano-trace", "merge", "--help"],
         &["nano-trace", "check", "--help"],
         &["nano-trace", "timeline", "--help"],
+        &["nano-bench", "--help"],
     ]
     .map(|words| {
         let program = built_programs().join(words[0]);

@@ -5,4 +5,4 @@ mod faults;
 mod files;
 mod load;
 mod modes;
-mod support;
+pub(crate) mod support;
