@@ -109,7 +109,10 @@ impl RequestTrace {
             phase: Mutex::new(Phase::New),
         }));
         let track = trace.track();
-        track.describe(&[("traceparent", &trace.traceparent())]);
+        track.describe(
+            Event::ClientRequest,
+            &[("traceparent", &trace.traceparent())],
+        );
         track.begin(Event::ClientRequest, [], &[]);
         trace
     }

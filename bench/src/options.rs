@@ -146,7 +146,7 @@ pub struct Options {
     /// Limits in ms that a good request keeps: ttft:500 itl:50 tpot:40 e2e:5000
     #[arg(long, value_name = "LIMIT", num_args = 1.., value_parser = limit, help_heading = "Results")]
     pub goodput: Option<Vec<Limit>>,
-    /// Where the results go [default: bench-results/<UTC time>]
+    /// Where the results go [default: bench-results/UTC-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub output_dir: Option<PathBuf>,
 

@@ -9,6 +9,15 @@ use std::time::{Duration, Instant};
 
 const README: &str = include_str!("../../../README.md");
 
+/// Flags of cargo and of its tests.
+const CARGO_S_OWN: [&str; 5] = [
+    "--release",
+    "--workspace",
+    "--bench",
+    "--test",
+    "--nocapture",
+];
+
 /// The text between two marks, the first such.
 fn between<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
     let begin = text.find(from).unwrap_or_else(|| panic!("no {from}")) + from.len();
@@ -59,8 +68,7 @@ fn the_flags_and_variables_that_it_names_exist() {
             flag.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
                 || word.starts_with("NANO_")
         })
-        // Cargo's own.
-        .filter(|word| !["--release", "--workspace", "--bench"].contains(word))
+        .filter(|word| !CARGO_S_OWN.contains(word))
         .collect();
     assert!(named.len() > 10, "{named:?}");
     for name in named {

@@ -174,7 +174,7 @@ fn clients_go_with_the_sessions_that_they_overlap() {
     let with_load = [load, around_load];
     let named = |name: &str| names(Wanted::Named(name.to_owned()));
     assert_eq!(named("load"), with_load);
-    assert_eq!(named("client"), [cut.clone()]);
+    assert_eq!(named("client"), std::slice::from_ref(&cut));
     let run = [&with_load[..], &with_next].concat();
     let sorted = |mut files: Vec<PathBuf>| {
         files.sort();
