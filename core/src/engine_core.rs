@@ -200,7 +200,7 @@ impl<'a> EngineCore<'a> {
     fn add(&mut self, client: ClientId, request: EngineCoreRequest) {
         let id = request.id;
         let track = RequestTrack::new(request.trace_key);
-        track.describe(&[("request_id", &request.external_id)]);
+        track.describe(Event::Queued, &[("request_id", &request.external_id)]);
         match self.scheduler.add(client, request) {
             Ok(()) => {}
             // An answer under this id would end the request that has it.

@@ -4,6 +4,7 @@
 use nano_ipc::scheduler_output::StepId;
 use nano_ipc::step_bounds::{Stage, Stages, StepBounds};
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 /// The recording goes on or off at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,10 @@ impl StepPlan {
             to_skip: bounds.delay.saturating_add(skip),
             num_prefill: 0,
             num_decode: 0,
-            cycles_left: bounds.cycle.map_or(1, |cycle| cycle.repeat.get()),
+            cycles_left: match bounds.cycle {
+                Some(cycle) => cycle.repeat.map_or(u64::MAX, NonZeroU64::get),
+                None => 1,
+            },
             in_flight: VecDeque::new(),
             on: false,
             wants_off: false,

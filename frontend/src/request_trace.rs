@@ -45,7 +45,7 @@ impl SequenceTrace {
             output_tokens: 0,
         };
         let track = trace.track();
-        track.describe(texts);
+        track.describe(Event::Request, texts);
         trace.begin_with_flows(Event::Request);
         track.begin(Event::Preprocess, [], &[]);
         trace

@@ -43,6 +43,8 @@ pub struct StartProfile {
     pub processes: Vec<ProcessFilter>,
     /// Wishes beyond what is always recorded.
     pub activities: Activities,
+    /// A directory was named, which is the operator's alone to choose.
+    pub names_directory: bool,
 }
 
 /// Wishes beyond the processes' own events.
@@ -52,6 +54,8 @@ pub struct Activities {
     pub gpu: bool,
     /// Samples of call stacks.
     pub samples: bool,
+    /// What other profilers record.
+    pub foreign: bool,
 }
 
 /// Names processes.
@@ -120,6 +124,8 @@ pub enum ProfileAnswer {
         run: String,
         /// Which one.
         session: SessionName,
+        /// Whose files there should be: roles, as files name them.
+        roles: Vec<String>,
     },
 }
 

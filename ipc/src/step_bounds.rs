@@ -46,8 +46,8 @@ pub struct Cycle {
     pub skip: u64,
     /// Steps that are recorded then.
     pub record: NonZeroU64,
-    /// How many times.
-    pub repeat: NonZeroU64,
+    /// How many times; `None`: until the session ends.
+    pub repeat: Option<NonZeroU64>,
 }
 
 /// Largest number of steps in a bound.
@@ -62,15 +62,15 @@ pub struct WrongSchedule(String);
 
 impl Cycle {
     /// Of the numbers that PyTorch's profiler takes by these names: steps that
-    /// it sleeps, that it warms up, that it records, and how many times. One
-    /// that is absent is 0, and `repeat` 0 is once.
+    /// it sleeps, that it warms up, that it records, and how many times; `repeat`
+    /// 0 is without end. One that is absent is 0, but for `repeat`, which is 1.
     ///
     /// # Errors
     /// When nothing is recorded, or a name or number is wrong.
     pub fn from_schedule<'a>(
         parts: impl IntoIterator<Item = (&'a str, Option<u64>)>,
     ) -> Result<Cycle, WrongSchedule> {
-        let [mut wait, mut warmup, mut active, mut repeat] = [0; 4];
+        let [mut wait, mut warmup, mut active, mut repeat] = [0, 0, 0, 1];
         for (name, number) in parts {
             let place = match name {
                 "wait" => &mut wait,
@@ -87,7 +87,7 @@ impl Cycle {
             skip: wait + warmup,
             record: NonZeroU64::new(active)
                 .ok_or_else(|| WrongSchedule("active is missing or 0".to_owned()))?,
-            repeat: NonZeroU64::new(repeat).unwrap_or(NonZeroU64::MIN),
+            repeat: NonZeroU64::new(repeat),
         })
     }
 }
@@ -117,7 +117,7 @@ mod tests {
         Cycle {
             skip,
             record: some(record),
-            repeat: some(repeat),
+            repeat: NonZeroU64::new(repeat),
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
         for (text, expected) in [
             ("wait=1,warmup=1,active=3,repeat=1", cycle(2, 3, 1)),
             (" active = 2 , wait = 4 ", cycle(4, 2, 1)),
-            ("active=1,repeat=0", cycle(0, 1, 1)),
+            ("active=1,repeat=0", cycle(0, 1, 0)),
             ("active=1000000000,repeat=7", cycle(0, 1_000_000_000, 7)),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");

@@ -19,16 +19,17 @@ use crate::profiler::{Mode, Profiler};
 use gathering::{Asker, Gathering, Purpose};
 use names::SessionNames;
 use nano_ipc::profile::{
-    ProfileAnswer, ProfileCommand, ProfilePhase, RecorderOrder, RecorderReport, SessionSwitch,
-    StartProfile, StepsToCount,
+    ProcessFilter, ProfileAnswer, ProfileCommand, ProfilePhase, RecorderOrder, RecorderReport,
+    SessionSwitch, StartProfile, StepsToCount,
 };
 use nano_ipc::role::Role;
 use nano_ipc::step_bounds::StepBounds;
 use nano_ipc::to_child::ToChild;
 use nano_ipc::to_launcher::ToLauncher;
 use nano_trace::{Begin, SessionName, SessionSpec, SessionStatus};
+pub use place::SINGLE;
 use place::{Current, Member, bound, takes_part};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long after the core's a worker's recording of a session of steps is
@@ -80,6 +81,9 @@ pub struct ProfileController {
     run: String,
     members: Vec<Member>,
     names: SessionNames,
+    /// Which processes take part in each session that there was. Never forgotten:
+    /// each stands for files that are larger.
+    filters: HashMap<SessionName, Vec<ProcessFilter>>,
     current: Option<Current>,
     newest: Option<SessionName>,
     gatherings: Vec<Gathering>,
@@ -95,6 +99,7 @@ impl ProfileController {
             run: format!("{run:016x}"),
             members: Vec::new(),
             names: SessionNames::default(),
+            filters: HashMap::new(),
             current: None,
             newest: None,
             gatherings: Vec::new(),
@@ -133,6 +138,7 @@ impl ProfileController {
             spec.begin = Begin::Stamped;
         }
         self.newest = Some(name.clone());
+        self.filters.insert(name.clone(), Vec::new());
         self.current = Some(Current {
             name,
             spec,
@@ -140,6 +146,7 @@ impl ProfileController {
             filter: Vec::new(),
             steps,
             on_since: None,
+            was_on: steps.is_none(),
             over: BTreeSet::new(),
             until: None,
         });
@@ -214,7 +221,11 @@ impl ProfileController {
         let Some(profiler) = &self.profiler else {
             return;
         };
-        if let Some(current) = self.current.as_ref().filter(|current| !current.is_auto) {
+        if let Some(current) = self
+            .current
+            .as_ref()
+            .filter(|current| !current.makes_room())
+        {
             let busy = ProfileAnswer::Busy(current.name.clone());
             return self.answer(&asker, busy);
         }
@@ -222,7 +233,11 @@ impl ProfileController {
         if !living.any(|member| takes_part(&start.processes, &member.roles)) {
             return self.answer(&asker, ProfileAnswer::NoProcess);
         }
-        let (max_bytes, notes) = understood(&start, profiler.max_bytes);
+        let (max_bytes, mut notes) = understood(&start, profiler.max_bytes);
+        if self.members.iter().any(|member| member.roles.len() > 1) && !start.processes.is_empty() {
+            notes
+                .push("processes: this server is one process, all of which is recorded".to_owned());
+        }
         let name = match &start.name {
             Some(name) => self.names.take(name.as_str()),
             None => self.names.take(&names::of_time(now.utc)),
@@ -239,13 +254,23 @@ impl ProfileController {
             marked_only: start.marked_only,
             detail: start.detail,
         };
-        let ends = self.current.take().map(|auto| (auto.name, begins_ns));
+        let ended = self.current.take();
+        if let Some(armed) = ended.as_ref().filter(|ended| !ended.is_auto) {
+            notes.push(format!(
+                "session {}, which had not begun to record, was ended",
+                armed.name
+            ));
+            // Its steps; those of the new one are counted when all are ready.
+            self.count_steps(None);
+        }
+        let ends = ended.map(|ended| (ended.name, begins_ns));
         let current = Current {
             name: name.clone(),
             is_auto: false,
             filter: start.processes,
             steps: start.steps,
             on_since: None,
+            was_on: start.steps.is_none(),
             over: BTreeSet::new(),
             // Of one that follows steps, time counts from the first one on.
             until: match start.steps {
@@ -273,6 +298,7 @@ impl ProfileController {
         });
         self.log(format!("profiling: session {name} begins"));
         self.newest = Some(name.clone());
+        self.filters.insert(name.clone(), current.filter.clone());
         self.current = Some(current);
         self.gather(now, asker, Purpose::Start(notes), Some(name), orders);
     }
@@ -293,15 +319,18 @@ impl ProfileController {
     }
 
     fn files(&self, wanted: Option<SessionName>) -> ProfileAnswer {
-        let known = |name: &SessionName| self.names.contains(name);
-        let session = wanted.or_else(|| self.newest.clone()).filter(known);
-        match (session, &self.profiler) {
-            (Some(session), Some(profiler)) => ProfileAnswer::Files {
-                dir: profiler.dir.clone(),
-                run: self.run.clone(),
-                session,
-            },
-            _ => ProfileAnswer::UnknownSession,
+        let session = wanted.or_else(|| self.newest.clone());
+        let known = session.and_then(|name| self.filters.get_key_value(&name));
+        let (Some((session, filter)), Some(profiler)) = (known, &self.profiler) else {
+            return ProfileAnswer::UnknownSession;
+        };
+        let members = self.members.iter();
+        let recorded = members.filter(|member| takes_part(filter, &member.roles));
+        ProfileAnswer::Files {
+            dir: profiler.dir.clone(),
+            run: self.run.clone(),
+            session: session.clone(),
+            roles: recorded.map(Member::role_of_files).collect(),
         }
     }
 
@@ -352,6 +381,7 @@ impl ProfileController {
             return;
         }
         current.on_since = switch.on.then_some(switch.at_ns);
+        current.was_on |= switch.on;
         if switch.on && current.until.is_none() {
             current.until = bound(now, current.spec.duration, switch.at_ns);
         }
@@ -595,6 +625,12 @@ fn understood(start: &StartProfile, operators_cap: u64) -> (u64, Vec<String>) {
              what the processes do is recorded"
                 .to_owned(),
         );
+    }
+    if start.activities.foreign {
+        notes.push("activities: mem, rpd and cuda_profiler are not known here".to_owned());
+    }
+    if start.names_directory {
+        notes.push("output_dir is ignored: the operator chooses the directory".to_owned());
     }
     (cap.min(operators_cap), notes)
 }

@@ -194,7 +194,7 @@ impl<'r> Drain<'r> {
                 self.counters.set(entry.head().event, &entry, ns);
             }
             let request = kind.of_request().then(|| {
-                let uuid = self.process.request(entry.trace_key());
+                let uuid = self.process.request(entry.trace_key(), entry.head().event);
                 (uuid, self.requests.step(uuid, &entry))
             });
             let reader = &self.readers[ring];

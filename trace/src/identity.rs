@@ -30,8 +30,15 @@ impl Identity {
         self.id(Domain::Thread, u64::from(tid))
     }
 
-    pub(crate) fn request(&self, trace_key: u64) -> u64 {
-        self.id(Domain::Request, trace_key)
+    /// A request has a track for each layer that shows it: where layers share a
+    /// process, their slices do not nest in each other.
+    pub(crate) fn request(&self, trace_key: u64, event: Event) -> u64 {
+        let layer = word_of(event.category());
+        let (run, pid) = (self.run, u64::from(self.pid));
+        hash(
+            Domain::Request,
+            &[run, pid, self.started_ns, trace_key, layer],
+        )
     }
 
     pub(crate) fn counter(&self, event: Event) -> u64 {
@@ -41,14 +48,19 @@ impl Identity {
     /// The id of the packet sequence that `writer` (the process itself or its
     /// salvager) makes of the `claim`th ring claim in the file of a session.
     pub(crate) fn sequence(&self, session: u32, writer: &str, claim: u64) -> u32 {
-        let writer = writer.bytes().fold(0, |h, b| h << 8 | u64::from(b));
         sequence_id(&[
             self.run,
             u64::from(self.pid),
             self.started_ns,
             u64::from(session),
-            writer,
+            word_of(writer),
             claim,
         ])
     }
+}
+
+/// The last eight bytes of a short text.
+fn word_of(text: &str) -> u64 {
+    text.bytes()
+        .fold(0, |word, byte| word << 8 | u64::from(byte))
 }

@@ -122,10 +122,10 @@ impl Producer {
         &self,
         home: &impl Home,
         clock: RawClock,
-        trace_key: u64,
+        (trace_key, event): (u64, Event),
         packed: &[u64],
     ) {
-        let mut head = head(Kind::Text, Event::Request, 0, 0, &[]);
+        let mut head = head(Kind::Text, event, 0, 0, &[]);
         head.words += 1 + packed.len() as u16;
         if self.has_room(home, head.words, 0) {
             self.write(head, clock.now(), Some(trace_key), packed, &[]);

@@ -223,9 +223,9 @@ impl RequestTrack {
 
     /// Puts texts onto the track, once: the request's id, and whatever else
     /// names it (`traceparent`). They show as arguments of the track's next
-    /// event, so this is called right before the request's first BEGIN. Keys
-    /// and texts longer than 128 bytes are cut.
-    pub fn describe(self, texts: &[(&'static str, &str)]) {
+    /// event, so this is called right before the request's first BEGIN, `first`.
+    /// Keys and texts longer than 128 bytes are cut.
+    pub fn describe(self, first: Event, texts: &[(&'static str, &str)]) {
         let recording = recording(Level::Requests);
         if recording == 0 {
             return;
@@ -234,7 +234,7 @@ impl RequestTrack {
         for (key, text) in texts {
             let words = pack_text(key, text, &mut packed);
             let (clock, packed) = (clock(recording), &packed[..words]);
-            producer().record_text(&ThisProcess, clock, self.trace_key, packed);
+            producer().record_text(&ThisProcess, clock, (self.trace_key, first), packed);
         }
     }
 

@@ -287,7 +287,9 @@ impl Recorder {
             let rings = self.rings.count();
             let writer = self.writer.get().map_or(Thread::writer(0), |w| w.1.clone());
             let who = (self.role.as_str(), &writer);
-            Recording::begin((slot, facts), self.identity, rings, who, &about, file)
+            let begun = Recording::begin((slot, facts), self.identity, rings, who, &about, file);
+            // Of a session that never was.
+            begun.inspect_err(|_| drop(std::fs::remove_file(&path)))
         });
         let mut shared = self.lock();
         match recording {

@@ -13,7 +13,7 @@ fn cycle(skip: u64, record: u64, repeat: u64) -> Option<Cycle> {
     Some(Cycle {
         skip,
         record: some(record),
-        repeat: some(repeat),
+        repeat: NonZeroU64::new(repeat),
     })
 }
 
@@ -70,7 +70,7 @@ fn recorded(bounds: StepBounds, stages: &[Stage]) -> (Vec<u64>, bool) {
         return (counting.iter().map(|(step, _)| *step).collect(), false);
     };
     let (mut rest, mut all) = (&counting[..], Vec::new());
-    for _ in 0..cycle.repeat.get() {
+    for _ in 0..cycle.repeat.map_or(u64::MAX, NonZeroU64::get) {
         rest = &rest[rest.len().min(cycle.skip as usize)..];
         let (mut prefill, mut decode) = (cycle.record.get(), cycle.record.get());
         let mut left = match bounds.stages {
@@ -126,7 +126,7 @@ fn bounds() -> impl Strategy<Value = StepBounds> {
         Just(Stages::Only(D)),
         Just(Stages::Each),
     ];
-    let cycle = proptest::option::of((0..4u64, 1..5u64, 1..4u64));
+    let cycle = proptest::option::of((0..4u64, 1..5u64, 0..4u64));
     (0..6u64, stages, 0..4u64, cycle).prop_map(|(first_step, stages, delay, of)| StepBounds {
         first_step,
         stages,

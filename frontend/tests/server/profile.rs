@@ -9,9 +9,11 @@ use nano_ipc::role::Role;
 use nano_ipc::to_launcher::ToLauncher;
 use nano_trace::{SessionState, SessionStatus};
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 struct Answer {
     status: u16,
@@ -239,6 +241,55 @@ fn a_session_s_name_is_no_path() {
         );
         assert_eq!(command, None, "{name}");
     }
+}
+
+/// Sends the head of a request for a trace, and waits for the answer's first byte.
+fn begin_to_fetch(server: &Server, dir: &Path) -> TcpStream {
+    let mut client = TcpStream::connect(server.addr).expect("it listens");
+    let head = b"GET /profile/trace HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    client.write_all(head).expect("it reads");
+    let report = server.reports.recv_timeout(PATIENCE);
+    let Ok(ToLauncher::Profile { id, .. }) = report else {
+        panic!("{report:?}");
+    };
+    let answer = ProfileAnswer::Files {
+        dir: dir.to_owned(),
+        run: "0000000000000abc".to_owned(),
+        session: "x".parse().expect("a name"),
+        roles: vec!["core".to_owned()],
+    };
+    server.lifecycle.profile().answer(id, answer);
+    client.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    client.peek(&mut [0]).expect("an answer");
+    client
+}
+
+#[test]
+fn clients_that_fetch_nothing_lose_their_places() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    // Empty packets: more than sockets hold.
+    let file = dir.path().join("x.core.0000000000000abc-1.pftrace");
+    std::fs::write(file, [0x0a, 0].repeat(16 << 20)).expect("written");
+    let (server, _core) = Server::start(config());
+    let fetch = || {
+        let mut client = begin_to_fetch(&server, dir.path());
+        let mut line = String::new();
+        let mut reader = BufReader::new(&mut client);
+        reader.read_line(&mut line).expect("a status line");
+        (line.split(' ').nth(1).map(str::to_owned), client)
+    };
+    let idle: Vec<_> = (0..4).map(|_| fetch()).collect();
+    assert!(
+        idle.iter()
+            .all(|(status, _)| status.as_deref() == Some("200"))
+    );
+    assert_eq!(fetch().0.as_deref(), Some("429"));
+    let begun = Instant::now();
+    while fetch().0.as_deref() == Some("429") {
+        assert!(begun.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(idle);
 }
 
 #[test]

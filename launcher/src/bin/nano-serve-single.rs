@@ -20,7 +20,7 @@ use nano_serve::args::Args;
 use nano_serve::endpoints::{Inherited, bind_http};
 use nano_serve::facts::facts;
 use nano_serve::outcome::{Cause, Outcome};
-use nano_serve::profile_controller::{Action, Now, ProfileController};
+use nano_serve::profile_controller::{Action, Now, ProfileController, SINGLE};
 use nano_serve::settings::Settings;
 use nano_serve::signals::{END_SIGNALS, PROFILE_SIGNAL, Signals};
 use nano_serve::{announce, run_word};
@@ -126,7 +126,7 @@ fn start_trace(
     nano_trace::start(ProcessTrace {
         dir: profiler.dir.clone(),
         sessions: profile.sessions_at_start(&ROLES),
-        role: "single".to_owned(),
+        role: SINGLE.to_owned(),
         run,
         rings: rings.fd().try_clone_to_owned()?,
         facts: facts(settings),

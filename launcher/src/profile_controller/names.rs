@@ -42,11 +42,6 @@ impl SessionNames {
             }
         }
     }
-
-    /// Whether there was such a session.
-    pub(super) fn contains(&self, name: &SessionName) -> bool {
-        self.used.contains_key(name)
-    }
 }
 
 /// The name of a session that begins at this time: `20261130T170503.123Z`.
@@ -76,8 +71,6 @@ mod tests {
         let second = take(&long);
         assert_eq!(second.len(), SessionName::MAX_BYTES);
         assert!(second.ends_with("xx-2"), "{second}");
-        assert!(names.contains(&second.parse().expect("a name")));
-        assert!(!names.contains(&"b".parse().expect("a name")));
     }
 
     #[test]

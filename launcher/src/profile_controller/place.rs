@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// that has not done so itself: it was stopped, perhaps.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
 
+/// The role of a process that has all of them, in the names of its files.
+pub const SINGLE: &str = "single";
+
 /// A process with a recorder.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -22,6 +25,14 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// What its trace files call it.
+    pub(super) fn role_of_files(&self) -> String {
+        match &self.roles[..] {
+            [role] => role.to_string(),
+            _ => SINGLE.to_owned(),
+        }
+    }
+
     /// It runs steps, and no core beside that plans them.
     pub(super) fn is_worker(&self) -> bool {
         let is_worker = |role: &Role| matches!(role, Role::Worker { .. });
@@ -35,12 +46,14 @@ pub(super) struct Current {
     pub(super) name: SessionName,
     /// As late-comers get it.
     pub(super) spec: SessionSpec,
-    /// Makes room for any other one.
+    /// The server's own.
     pub(super) is_auto: bool,
     pub(super) filter: Vec<ProcessFilter>,
     pub(super) steps: Option<StepBounds>,
     /// Of a session that follows steps: since when it records.
     pub(super) on_since: Option<u64>,
+    /// It records, or did.
+    pub(super) was_on: bool,
     /// Processes that have ended it.
     pub(super) over: BTreeSet<u32>,
     /// When it is ended for those that have not, and from which time on.
@@ -51,6 +64,12 @@ impl Current {
     /// Whether this process takes part.
     pub(super) fn has_part(&self, member: &Member) -> bool {
         takes_part(&self.filter, &member.roles)
+    }
+
+    /// A client's session takes its place: it is nobody's, or it waits for steps
+    /// that perhaps never come, and its client may be gone.
+    pub(super) fn makes_room(&self) -> bool {
+        self.is_auto || !self.was_on
     }
 
     /// What the core is to count.

@@ -467,18 +467,46 @@ fn steps_are_counted_by_the_core_and_the_last_one_ends_the_session() {
 }
 
 #[test]
+fn who_waits_for_steps_that_do_not_come_makes_room() {
+    let mut server = Server::start(Mode::Manual);
+    let stepped = |text: &str| StartProfile {
+        name: Some(name(text)),
+        steps: Some(StepBounds::default()),
+        ..StartProfile::default()
+    };
+    server.done(start(stepped("x")));
+    let state = server.done(start(stepped("y")));
+    assert_eq!(parts(&state), all("Armed"));
+    let [note] = &state.notes[..] else {
+        panic!("{:?}", state.notes);
+    };
+    assert!(note.contains("session x"), "{note}");
+    let counted = server.counting.clone().expect("steps");
+    assert_eq!(counted.session, name("y"));
+    // It has recorded, and will again.
+    server.switch("y", 10, true, false);
+    server.switch("y", 20, false, false);
+    assert_eq!(server.start_named("z"), ProfileAnswer::Busy(name("y")));
+    server.done(STOP);
+    // Without steps nothing is counted after it.
+    server.done(start(stepped("z")));
+    assert!(matches!(server.start_named("a"), ProfileAnswer::Done(_)));
+    assert_eq!(server.counting, None);
+}
+
+#[test]
 fn a_schedule_records_from_the_start_and_late_comers_join_it() {
     let cycle: Cycle = "wait=1,active=2".parse().expect("a schedule");
     let mut server = Server::start(Mode::Schedule(cycle));
     let counted = server.counting.clone().expect("steps");
     assert_eq!(counted.session, name("schedule"));
     assert_eq!(counted.bounds.cycle, Some(cycle));
+    server.switch("schedule", 10, true, false);
+    server.switches.clear();
     assert_eq!(
         server.start_named("x"),
         ProfileAnswer::Busy(name("schedule"))
     );
-    server.switch("schedule", 10, true, false);
-    server.switches.clear();
 
     const LATE: u32 = 14;
     let role = Role::Worker { rank: 1 };
@@ -615,6 +643,7 @@ fn only_sessions_of_this_run_have_files() {
         dir: "/traces".into(),
         run: "0000000000000abc".to_owned(),
         session: name("x"),
+        roles: ["frontend", "core", "worker-0"].map(str::to_owned).to_vec(),
     };
     assert_eq!(server.command(files(None)), expected);
     assert_eq!(server.command(files(Some(name("x")))), expected);
@@ -630,16 +659,20 @@ fn the_operator_s_cap_holds_and_what_cannot_be_recorded_is_said() {
         activities: Activities {
             gpu: true,
             samples: true,
+            foreign: true,
         },
+        names_directory: true,
         ..StartProfile::default()
     };
     let state = server.done(start(wishes));
-    let [cap, gpu, samples] = &state.notes[..] else {
+    let [cap, gpu, samples, foreign, directory] = &state.notes[..] else {
         panic!("{:?}", state.notes);
     };
     assert!(cap.contains("64 MiB"), "{cap}");
     assert!(gpu.contains("no CUDA"), "{gpu}");
     assert!(samples.contains("samples"), "{samples}");
+    assert!(foreign.contains("rpd"), "{foreign}");
+    assert!(directory.contains("output_dir"), "{directory}");
     let specs = server.controller.sessions_at_start(&[Role::Core]);
     assert_eq!(specs[0].max_bytes, CAP);
 }

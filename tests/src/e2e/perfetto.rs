@@ -144,7 +144,7 @@ fn perfetto_shows_what_was_recorded() {
     })
     .unwrap();
     let track = RequestTrack::new(3);
-    track.describe(&[("request_id", "cmpl-1")]);
+    track.describe(Event::Request, &[("request_id", "cmpl-1")]);
     track.begin(Event::Request, [], &[Flow::request(3)]);
     for step in 0..20 {
         let slice = nano_trace::slice(Event::WorkerStep, [step, 1, 1]);

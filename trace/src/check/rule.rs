@@ -144,14 +144,23 @@ pub struct Violation {
 pub struct Violations {
     kept: Vec<Violation>,
     counts: std::collections::BTreeMap<Rule, usize>,
+    excused: &'static [Rule],
 }
 
 impl Violations {
     /// How many of each rule are kept.
     pub const KEPT: usize = 20;
 
+    /// From now on these rules are not judged.
+    pub(super) fn excuse(&mut self, rules: &'static [Rule]) {
+        self.excused = rules;
+    }
+
     /// Adds one; `what` is only asked for if it is kept.
     pub(super) fn add(&mut self, rule: Rule, at: Position, what: impl FnOnce() -> String) {
+        if self.excused.contains(&rule) {
+            return;
+        }
         let count = self.counts.entry(rule).or_default();
         *count += 1;
         if *count <= Self::KEPT {

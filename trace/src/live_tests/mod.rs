@@ -138,7 +138,10 @@ impl Stage {
 fn everything_shows_as_it_was_recorded() {
     let mut stage = stage("everything_shows_as_it_was_recorded", 1 << 20, || {
         let request = RequestTrack::new(77);
-        request.describe(&[("request_id", "cmpl-1\n"), ("traceparent", "00-ab-cd-01")]);
+        request.describe(
+            Event::Request,
+            &[("request_id", "cmpl-1\n"), ("traceparent", "00-ab-cd-01")],
+        );
         request.begin(Event::Request, [], &[Flow::request(77)]);
         request.begin(Event::Preprocess, [], &[]);
         {

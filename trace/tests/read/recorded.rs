@@ -105,7 +105,7 @@ fn play(word: &str, open: &mut Vec<nano_trace::Slice>) {
     let flow = [Flow::request(KEY)];
     match word {
         "submit" => {
-            track.describe(&[("request_id", "cmpl-1")]);
+            track.describe(Event::Request, &[("request_id", "cmpl-1")]);
             track.begin(Event::Request, [], &flow);
             track.begin(Event::Preprocess, [], &[]);
             drop(slice(Event::HttpParse, [100]));

@@ -220,7 +220,13 @@ fn open_serves_the_merged_trace_once_to_the_viewer() {
         );
     }
     // One that says nothing harms nobody.
+    let _idle = TcpStream::connect(address).unwrap();
     drop(TcpStream::connect(address).unwrap());
+    let (head, body) = ask("HEAD /auto.perfetto-trace");
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && body.is_empty(),
+        "{head}"
+    );
     assert!(
         ask("OPTIONS /auto.perfetto-trace")
             .0

@@ -94,7 +94,12 @@ pub(super) async fn trace(
     let session = session.map(|name| name.parse()).transpose();
     let session = session.map_err(|_| unknown_session())?;
     match ask(&app, ProfileCommand::Files(session), PATIENCE).await? {
-        ProfileAnswer::Files { dir, run, session } => download::response(dir, run, session).await,
+        ProfileAnswer::Files {
+            dir,
+            run,
+            session,
+            roles,
+        } => download::response(dir, run, session, &roles).await,
         answer => Err(refusal(answer)),
     }
 }

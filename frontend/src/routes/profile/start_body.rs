@@ -35,6 +35,7 @@ pub fn start_profile(fields: &Fields<'_>) -> Result<StartProfile, ApiError> {
         },
         processes: processes(fields)?,
         activities: activities(fields)?,
+        names_directory: fields.raw("output_dir").is_some(),
     })
 }
 
@@ -77,7 +78,7 @@ fn steps(fields: &Fields<'_>) -> Result<Option<StepBounds>, ApiError> {
         (Some(record), None) => Some(Cycle {
             skip: 0,
             record,
-            repeat: NonZeroU64::MIN,
+            repeat: Some(NonZeroU64::MIN),
         }),
         (None, schedule) => schedule,
     };
@@ -138,6 +139,8 @@ fn activities(fields: &Fields<'_>) -> Result<Activities, ApiError> {
             "cpu" => {}
             "gpu" | "cuda" => activities.gpu = true,
             "samples" => activities.samples = true,
+            // SGLang's: other profilers.
+            "mem" | "rpd" | "cuda_profiler" => activities.foreign = true,
             other => {
                 let other = shortened(other);
                 let message = format!("{NAME} are cpu, gpu and samples, not {other:?}");
@@ -224,7 +227,7 @@ mod tests {
         Some(Cycle {
             skip: 0,
             record: NonZeroU64::new(record).expect("not 0"),
-            repeat: NonZeroU64::MIN,
+            repeat: Some(NonZeroU64::MIN),
         })
     }
 
@@ -238,7 +241,11 @@ mod tests {
             r#"{"output_dir": "/etc", "activities": ["CPU"], "profile_by_stage": false, "with_stack": true, "record_shapes": true, "merge_profiles": false}"#,
             r#"{"max_iterations": 0, "delay_iterations": 0, "profile_by_stage": true, "stage": "all", "requests": "all", "detail": 1}"#,
         ] {
-            assert_eq!(good(body), StartProfile::default(), "{body}");
+            let expected = StartProfile {
+                names_directory: body.contains("output_dir"),
+                ..StartProfile::default()
+            };
+            assert_eq!(good(body), expected, "{body}");
         }
     }
 

@@ -243,6 +243,15 @@ fn one_download_holds_the_whole_session_while_it_runs_and_afterwards() {
         .sum();
     assert_eq!(body.len(), all, "whole files have no tails");
     assert_eq!(download("").1, body, "the newest");
+    for (role, path) in files(dir.path(), "mine") {
+        fs::remove_file(path).expect("ours");
+        let (head, _) = download("");
+        match &*role {
+            "core" => assert!(head.contains("x-nano-profile-missing: core\r\n"), "{head}"),
+            "frontend" => assert!(head.contains("-missing: core, frontend\r\n"), "{head}"),
+            _ => assert!(head.contains("404 Not Found"), "{head}"),
+        }
+    }
     for unknown in ["?session=none", "?session=..%2F..%2Fetc%2Fpasswd"] {
         assert!(download(unknown).0.contains("404"), "{unknown}");
     }

@@ -125,8 +125,6 @@ fn a_schedule_counts_from_the_first_step() {
         )
         .start();
     assert_eq!(status(&server)["state"], "recording");
-    let (code, busy) = ask(&server, "/start_profile", &json!({}));
-    assert_eq!(code, 409, "{busy}");
     let stream = Stream::open(server.base_url(), "/v1/completions", long_completion(60));
     let events = stream.rest(Instant::now() + Duration::from_secs(60));
     assert!(events.contains(&StreamEvent::Done), "{events:?}");

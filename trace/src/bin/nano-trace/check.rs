@@ -63,6 +63,10 @@ fn tell(what: &str, report: &Report) -> bool {
         1 => "1 violation".to_owned(),
         n => format!("{n} violations"),
     };
+    if report.timeline.dropped > 0 {
+        let dropped = report.timeline.dropped;
+        println!("{what}: {dropped} records were lost: what lacks its counterpart is not judged");
+    }
     println!("{what}: {verdict} ({packets} packets, {slices} slices, {flows} flows)");
     violations == 0
 }

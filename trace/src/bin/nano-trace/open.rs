@@ -5,9 +5,13 @@ use nano_trace::merge::{MergeError, merge_into};
 use nano_trace::selection::Wanted;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::Duration;
 
 /// The viewer. It fetches a trace from its user's machine, and from this
@@ -36,7 +40,7 @@ impl Open {
         let selection = self.choice.select(Wanted::Newest)?;
         let name = merged_name(&selection);
         let memory = memfd_create("trace", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?;
-        let mut trace = File::from(memory);
+        let trace = File::from(memory);
         merge_into(&selection.files, trace.try_clone()?)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).map_err(|e| {
             let port = self.port;
@@ -44,19 +48,30 @@ impl Open {
         })?;
         let address = listener.local_addr()?;
         println!("{VIEWER}/#!/?url=http://{address}/{name}");
-        for connection in listener.incoming() {
-            // A browser that goes away in between may come again.
-            let was_fetched = connection.and_then(|c| answer(c, &name, &mut trace));
-            if matches!(was_fetched, Ok(true)) && !self.keep {
-                break;
+        // A browser opens connections ahead, and says nothing on them: nobody
+        // waits for another one.
+        let served = Arc::new((name, trace));
+        let (fetched, was_fetched) = sync_channel(0);
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let (served, fetched) = (Arc::clone(&served), fetched.clone());
+                let answering = thread::Builder::new().spawn(move || {
+                    // A browser that goes away in between may come again.
+                    if matches!(answer(connection, &served.0, &served.1), Ok(true)) {
+                        let _ = fetched.send(());
+                    }
+                });
+                // Without a thread it is closed, and comes again.
+                drop(answering);
             }
-        }
+        });
+        while was_fetched.recv().is_ok() && self.keep {}
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Answers one request; whether it fetched the trace.
-fn answer(mut connection: TcpStream, name: &str, trace: &mut File) -> io::Result<bool> {
+fn answer(mut connection: TcpStream, name: &str, trace: &File) -> io::Result<bool> {
     connection.set_read_timeout(Some(PATIENCE))?;
     connection.set_write_timeout(Some(PATIENCE))?;
     let head = read_head(&mut connection)?;
@@ -67,7 +82,7 @@ fn answer(mut connection: TcpStream, name: &str, trace: &mut File) -> io::Result
         words.next().and_then(|path| path.strip_prefix('/')),
     );
     let (status, body) = match (method, path) {
-        (Some("GET"), Some(path)) if path == name => ("200 OK", Some(trace)),
+        (Some("GET" | "HEAD"), Some(path)) if path == name => ("200 OK", Some(trace)),
         // Before it asks a page's own machine, a browser may ask whether it may.
         (Some("OPTIONS"), _) => ("204 No Content", None),
         _ => ("404 Not Found", None),
@@ -89,13 +104,19 @@ fn answer(mut connection: TcpStream, name: &str, trace: &mut File) -> io::Result
          Cache-Control: no-cache\r\n\
          Connection: close\r\n\r\n"
     )?;
-    let Some(trace) = body else {
+    let Some(trace) = body.filter(|_| method == Some("GET")) else {
         return Ok(false);
     };
-    trace.rewind()?;
-    io::copy(trace, &mut connection)?;
-    connection.flush()?;
-    Ok(true)
+    let (mut chunk, mut at) = (vec![0; 64 << 10], 0);
+    loop {
+        // Others read the same file: each has a place of its own.
+        let len = trace.read_at(&mut chunk, at)?;
+        if len == 0 {
+            return Ok(true);
+        }
+        connection.write_all(&chunk[..len])?;
+        at += len as u64;
+    }
 }
 
 /// A request's head; its body, if it has one, is not looked at.

@@ -134,7 +134,7 @@ fn a_thousand_sessions_leave_nothing_behind() {
             }
             let text = format!("s{session}");
             let track = RequestTrack::new(session);
-            track.describe(&[("request_id", &text)]);
+            track.describe(Event::Request, &[("request_id", &text)]);
             track.begin(Event::Request, [], &[]);
             begin(spec(&text));
             for _ in 0..20 {

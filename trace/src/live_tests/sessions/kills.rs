@@ -9,7 +9,7 @@ fn play_forever() {
     let play = |thread: u64| {
         for round in 0.. {
             let request = RequestTrack::new(thread << 32 | round);
-            request.describe(&[("request_id", "r")]);
+            request.describe(Event::Request, &[("request_id", "r")]);
             request.begin(Event::Request, [], &[Flow::request(round)]);
             let _step = slice(Event::WorkerStep, [round]);
             request.begin(Event::Waiting, [], &[]);

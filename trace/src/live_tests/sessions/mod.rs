@@ -111,7 +111,7 @@ fn sessions_follow_each_other_while_earlier_ones_are_written() {
             }
         });
         let track = RequestTrack::new(1);
-        track.describe(&[("request_id", "long")]);
+        track.describe(Event::Request, &[("request_id", "long")]);
         track.begin(Event::Request, [], &[]);
         for session in 0..SESSIONS {
             let begun = begin(spec(&format!("s{session}")));
@@ -172,7 +172,10 @@ fn what_goes_on_beyond_a_session_is_clipped() {
     let test = "what_goes_on_beyond_a_session_is_clipped";
     let mut stage = staged(test, vec![auto(1 << 20)], || {
         let track = RequestTrack::new(7);
-        track.describe(&[("request_id", "cmpl-7"), ("traceparent", "00-ab-cd-01")]);
+        track.describe(
+            Event::Queued,
+            &[("request_id", "cmpl-7"), ("traceparent", "00-ab-cd-01")],
+        );
         track.begin(Event::Queued, [70], &[]);
         // Its BEGIN lies in the earlier session, its END in none, or in the next.
         let before = slice(Event::Load, []);
@@ -410,7 +413,7 @@ fn sessions_of_marked_requests_show_no_others() {
         let keys = [5, 6 | RequestTrack::MARKED];
         for key in keys {
             let track = RequestTrack::new(key);
-            track.describe(&[("request_id", &format!("r{}", key & 15))]);
+            track.describe(Event::Request, &[("request_id", &format!("r{}", key & 15))]);
             track.begin(Event::Request, [], &[Flow::request(key)]);
         }
         let flows = keys.map(Flow::request);

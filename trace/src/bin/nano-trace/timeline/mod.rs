@@ -38,7 +38,7 @@ pub(crate) enum TimelineError {
     Read(#[from] MergeError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    #[error("no request that was answered in these traces")]
+    #[error("no request that was answered in these traces; --whole draws what there is")]
     NoRequest,
     #[error("no request whose id has {wanted:?} in it; there are {there}")]
     UnknownRequest { wanted: String, there: String },
