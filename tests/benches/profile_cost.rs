@@ -1,11 +1,14 @@
 //! What recording costs a loaded server: `cargo bench --workspace --bench
-//! profile_cost [-- --seconds 900]`. Exits with 1 when a bar is missed.
+//! profile_cost [-- --seconds 1800]`. Exits with 1 when a bar is missed.
 //!
 //! One long load on the default model, by a server of four processes; recording
-//! (default detail) goes on and off every two seconds. The rate of tokens of
-//! each interval is compared with that of its neighbours, so that slow changes
-//! of the machine cancel out. It ends when the 95 %
-//! interval of the ratio is narrow enough, or the time is up.
+//! (default detail) goes on and off every two seconds. Whenever it does, the rate
+//! of tokens of the second before is compared with that of the second after, so
+//! that changes of the machine that are slower than that cancel out: a machine that
+//! is shared has far more of them than of quick ones. Both toggles of a recording
+//! are one comparison, since what lies between them is in both. The ratio is the
+//! geometric mean, which calls x and 1/x equally far from 1. It ends when its 95 %
+//! interval is narrow enough, or the time is up.
 //!
 //! Printed too: the longest time between two tokens of a stream, of those that a
 //! start, a recording or a stop lies between, and of the others.
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
     let measured = args.iter().any(|arg| arg == "--bench");
     let seconds = args.iter().position(|arg| arg == "--seconds");
     let seconds = seconds.and_then(|at| args.get(at + 1)?.parse().ok());
-    let limit = Duration::from_secs(seconds.unwrap_or(if measured { 900 } else { 12 }));
+    let limit = Duration::from_secs(seconds.unwrap_or(if measured { 1800 } else { 12 }));
     let model = match measured {
         true => default_model(),
         false => golden("models/tiny-llama"),
@@ -70,8 +73,8 @@ fn main() -> ExitCode {
 
 /// What was found.
 struct Outcome {
-    /// Rate while recording, by that of the neighbours without.
-    ratios: Vec<f64>,
+    /// Of each recording the logarithm of the rate, by that right before and after.
+    log_ratios: Vec<f64>,
     /// Mean rates in tokens a second.
     on: f64,
     off: f64,
@@ -89,10 +92,26 @@ struct Cpu {
     processes: f64,
 }
 
+/// With its 95 % interval.
+struct Ratio {
+    mean: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Ratio {
+    /// Half of its width.
+    fn half(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+}
+
 impl Outcome {
-    /// Mean of the ratios, and half the width of its 95 % interval.
-    fn ratio(&self) -> (f64, f64) {
-        interval(&self.ratios)
+    /// The ratio, and the ends of its 95 % interval.
+    fn ratio(&self) -> Ratio {
+        let (mean, half) = interval(&self.log_ratios);
+        let [mean, low, high] = [mean, mean - half, mean + half].map(f64::exp);
+        Ratio { mean, low, high }
     }
 
     fn cpu_share(&self) -> f64 {
@@ -101,33 +120,32 @@ impl Outcome {
     }
 
     fn holds(&self) -> bool {
-        let (ratio, half) = self.ratio();
-        half < NARROW && ratio - half >= RATIO_BAR && self.cpu_share() <= CPU_BAR
+        let ratio = self.ratio();
+        ratio.half() < NARROW && ratio.low >= RATIO_BAR && self.cpu_share() <= CPU_BAR
     }
 
     fn print(&self) {
-        let (ratio, half) = self.ratio();
+        let ratio = self.ratio();
         let met = |holds| if holds { "met:   " } else { "MISSED:" };
         println!(
             "{STREAMS} streams, {} comparisons: {:.1} tokens/s recorded, {:.1} not; {} events, {} dropped",
-            self.ratios.len(),
+            self.log_ratios.len(),
             self.on,
             self.off,
             self.events,
             self.drops
         );
         println!(
-            "ratio {ratio:.4}, 95 % between {:.4} and {:.4}",
-            ratio - half,
-            ratio + half
+            "ratio {:.4}, 95 % between {:.4} and {:.4}",
+            ratio.mean, ratio.low, ratio.high
         );
         println!(
             "{} the interval is narrower than +-{NARROW}",
-            met(half < NARROW)
+            met(ratio.half() < NARROW)
         );
         println!(
             "{} its lower end is at least {RATIO_BAR}",
-            met(ratio - half >= RATIO_BAR)
+            met(ratio.low >= RATIO_BAR)
         );
         let [on, off] = self.gaps;
         println!("longest time between two tokens: {on:.1?} recorded, {off:.1?} not");
@@ -190,7 +208,7 @@ fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome
         answer
     };
     let mut outcome = Outcome {
-        ratios: Vec::new(),
+        log_ratios: Vec::new(),
         on: 0.0,
         off: 0.0,
         events: 0,
@@ -200,34 +218,48 @@ fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome
     };
     let begun = Instant::now();
     let mut streams = Streams::new(tokens);
-    let mut rates = vec![streams.rate(false)];
+    // Rates of the first and the second half of an interval. What a start and a stop
+    // do belongs to the recording.
+    let mut before = [(); 2].map(|()| streams.rate(false, || (), || ()));
+    let mut rates = [Vec::new(), Vec::new()];
     while begun.elapsed() < limit {
-        call("/start_profile");
-        let before = Cpu::of(&processes);
-        let on = streams.rate(true);
-        let after = Cpu::of(&processes);
-        let ended = call("/stop_profile?wait=true");
-        // A time that the stop lies in is one of those recorded.
-        streams.catch_up(true);
-        outcome.recorder.recorder_threads += after.recorder_threads - before.recorder_threads;
-        outcome.recorder.processes += after.processes - before.processes;
+        let cpu_before = Cpu::of(&processes);
+        let start = || drop(call("/start_profile"));
+        let first = streams.rate(true, start, || ());
+        let mut ended = Value::Null;
+        let stop = || ended = call("/stop_profile?wait=true");
+        let on = [first, streams.rate(true, || (), stop)];
+        let cpu_after = Cpu::of(&processes);
+        outcome.recorder.recorder_threads +=
+            cpu_after.recorder_threads - cpu_before.recorder_threads;
+        outcome.recorder.processes += cpu_after.processes - cpu_before.processes;
         for process in ended["processes"].as_array().expect("processes") {
             outcome.events += process["events"].as_u64().expect("a number");
             outcome.drops += process["drops"].as_u64().expect("a number");
         }
-        let off = streams.rate(false);
-        let neighbours = f64::midpoint(rates[rates.len() - 1], off);
-        outcome.ratios.push(on / neighbours);
-        outcome.on += on;
-        rates.push(off);
-        let (ratio, half) = outcome.ratio();
-        println!("{on:.1} recorded, {neighbours:.1} around it; so far {ratio:.4} +- {half:.4}");
-        if outcome.ratios.len() >= 20 && half < NARROW * 0.9 {
+        let off = [(); 2].map(|()| streams.rate(false, || (), || ()));
+        let [started, stopped] = [on[0] / before[1], on[1] / off[0]];
+        outcome
+            .log_ratios
+            .push(f64::midpoint(started.ln(), stopped.ln()));
+        rates[0].extend(on);
+        rates[1].extend(off);
+        before = off;
+        let ratio = outcome.ratio();
+        println!(
+            "{:.1} {:.1} recorded, then {:.1} {:.1} not; so far {:.4} +- {:.4}",
+            on[0],
+            on[1],
+            off[0],
+            off[1],
+            ratio.mean,
+            ratio.half()
+        );
+        if outcome.log_ratios.len() >= 20 && ratio.half() < NARROW * 0.9 {
             break;
         }
     }
-    outcome.on /= outcome.ratios.len() as f64;
-    outcome.off = rates.iter().sum::<f64>() / rates.len() as f64;
+    [outcome.on, outcome.off] = rates.map(|rates| rates.iter().sum::<f64>() / rates.len() as f64);
     outcome.gaps = streams.gaps;
     outcome
 }
@@ -264,31 +296,34 @@ impl Streams<'_> {
         }
     }
 
-    /// Tokens a second of all streams in the next interval: from the first token
-    /// of each to its last, so that a step more or less does not count.
-    fn rate(&mut self, is_recorded: bool) -> f64 {
+    /// Tokens a second of all streams in half an interval from now on, and while
+    /// something is done at its begin and its end: of each stream from its last
+    /// token before to its last one in it, so that a step more or less does not
+    /// count.
+    fn rate(&mut self, is_recorded: bool, first: impl FnOnce(), last: impl FnOnce()) -> f64 {
         self.catch_up(is_recorded);
-        let end = Instant::now() + INTERVAL;
-        let mut spans = [(0u64, None::<(Instant, Instant)>); STREAMS as usize];
-        while let Ok((stream, time)) = self
+        let from = self.last;
+        let mut counts = [0_u64; STREAMS as usize];
+        let end = Instant::now() + INTERVAL / 2;
+        first();
+        while let Ok(token) = self
             .tokens
             .recv_timeout(end.saturating_duration_since(Instant::now()))
         {
-            self.count((stream, time), is_recorded);
-            let (count, span) = &mut spans[stream as usize];
-            match span {
-                None => *span = Some((time, time)),
-                Some((_, last)) => {
-                    *count += 1;
-                    *last = time;
-                }
-            }
+            counts[token.0 as usize] += 1;
+            self.count(token, is_recorded);
         }
-        let of_stream = |(count, span): &(u64, Option<(Instant, Instant)>)| {
-            let (first, last) = (*span)?;
-            Some(*count as f64 / (last - first).as_secs_f64())
+        last();
+        while let Ok(token) = self.tokens.try_recv() {
+            counts[token.0 as usize] += 1;
+            self.count(token, is_recorded);
+        }
+        let of_stream = |(stream, count): (usize, u64)| {
+            let (from, to) = (from[stream]?, self.last[stream]?);
+            Some(count as f64 / (to - from).as_secs_f64()).filter(|rate| rate.is_finite())
         };
-        spans.iter().filter_map(of_stream).sum()
+        let counts = (0..).zip(counts);
+        counts.filter_map(of_stream).sum()
     }
 }
 
