@@ -194,7 +194,7 @@ impl Load {
         for number in 0..streams {
             let body = json!({
                 "prompt": [1 + number, 2, 3], "max_tokens": max_tokens, "ignore_eos": true,
-                "temperature": 0, "stream": true,
+                "temperature": 0, "stream": true, "skip_special_tokens": false,
             })
             .to_string();
             let mut stream = TcpStream::connect(address).expect("it listens");
