@@ -48,6 +48,7 @@ pub fn start(dir: &Path, run: u64, facts: Vec<(String, String)>) -> Result<(), T
         run,
         rings,
         facts,
+        keep: None,
         sessions: vec![SessionSpec::new(session, MAX_BYTES)],
     })?;
     Ok(())

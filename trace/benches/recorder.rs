@@ -375,6 +375,7 @@ fn start(dir: &Path) {
         run: 1,
         rings: rings.fd().try_clone_to_owned().expect("a descriptor"),
         facts: vec![],
+        keep: None,
         sessions: vec![SessionSpec::new("auto".parse().expect("a name"), 16 << 30)],
     })
     .expect("nothing recorded before");

@@ -136,9 +136,10 @@ struct Segment {
 const SLOPE_BITS: u32 = 40;
 
 impl Timeline {
-    /// Anchors that are kept. A record may be published long after its time
-    /// was read (its thread lost the processor in between), so old ones count.
-    pub(crate) const CAPACITY: usize = 256;
+    /// Anchors that are kept: those of some minutes. A record may be published
+    /// long after its time was read (its thread lost the processor in between),
+    /// or be kept in its ring, so old ones count.
+    pub(crate) const CAPACITY: usize = 2048;
 
     /// Adds an anchor. `false`: raw time ran backwards (the counter was reset
     /// in a suspend), and records from before can no longer be told apart from
@@ -174,6 +175,14 @@ impl Timeline {
     /// The newest anchor.
     pub(crate) fn newest(&self) -> Option<Anchor> {
         self.anchors.back().copied()
+    }
+
+    /// From this raw time on records are placed among anchors, even by one who
+    /// knows a few less of the oldest.
+    pub(crate) fn oldest_raw(&self) -> u64 {
+        let is_full = self.anchors.len() > Self::CAPACITY - 16;
+        let oldest = self.anchors.get(16).filter(|_| is_full);
+        oldest.map_or(0, |anchor| anchor.raw)
     }
 
     /// A raw time about so long before the newest anchor.

@@ -13,31 +13,27 @@
 //! begins now begins after the anchor, or is known by the look at the sessions
 //! that follows it: so it misses nothing.
 
-use crate::Event;
 use crate::clock::{Anchor, Timeline};
 use crate::encoder::Thread;
-use crate::entry::{Entry, Kind};
-use crate::identity::Identity;
+use crate::flight::Forgetting;
 use crate::recording::Recording;
-use crate::request_tracks::RequestTracks;
 use crate::rings::{CommittedSession, MAX_SESSIONS, Owner, RingHeader, Rings, SlotFacts};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use crate::walk::{Span, Walk};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// See the module.
 pub(crate) struct Drain<'r> {
     rings: &'r Rings,
+    /// By ring.
     readers: Vec<Reader<'r>>,
-    /// During a pass: rings with records that belong to it, the oldest first.
-    queue: BinaryHeap<Reverse<(u64, usize)>>,
+    walk: Walk<'r>,
     timeline: Timeline,
-    process: Identity,
-    requests: RequestTracks,
-    counters: Counters,
+    /// Of a process that keeps its last seconds.
+    forgetting: Option<Forgetting<'r>>,
     /// One for each session that is not over.
     pub(crate) recordings: Vec<Recording>,
     /// Of all records up to this moment has been decided whose they are.
@@ -54,22 +50,14 @@ pub(crate) struct PassPlan {
     pub(crate) counters_since_ns: u64,
 }
 
-/// The reading side of a ring.
+/// What the last look at a ring saw.
 struct Reader<'r> {
     ring: &'r RingHeader,
-    words: &'r [AtomicU64],
-    tail: u64,
-    /// As of the last look.
+    /// Its length.
+    words: u64,
     head: u64,
-    /// As of the last look, which saw all that a thread that had ended wrote.
+    /// Of a look that saw all that a thread that had ended wrote.
     owner: Owner,
-}
-
-/// What the counters of the process stand at.
-#[derive(Debug, Default)]
-struct Counters {
-    since_ns: u64,
-    values: Vec<(Event, u64)>,
 }
 
 /// How many records came by in the last passes.
@@ -81,27 +69,28 @@ struct Passed {
 }
 
 impl<'r> Drain<'r> {
-    /// Starts at the last commit of `rings`.
-    pub(crate) fn new(rings: &'r Rings) -> Drain<'r> {
+    /// Starts at the last commit of `rings`. `keep`: so long stays in the rings
+    /// what has been read.
+    pub(crate) fn new(rings: &'r Rings, keep: Option<Duration>) -> Drain<'r> {
         let (decided_ns, tails) = rings.committed();
-        let reader = |(index, tail)| {
-            let (ring, words) = rings.ring(index);
-            Reader {
-                ring,
-                words,
-                tail,
-                head: tail,
-                owner: Owner::Nobody,
-            }
-        };
+        let spans = (0..).zip(&tails).map(|(ring, &tail)| Span {
+            words: rings.ring(ring).1,
+            tail,
+            head: tail,
+        });
+        let readers = (0..).zip(spans.clone()).map(|(ring, span)| Reader {
+            ring: rings.ring(ring).0,
+            words: span.words.len() as u64,
+            head: span.head,
+            owner: Owner::Nobody,
+        });
+        let walk = || Walk::new(rings.identity(), spans.clone().collect());
         Drain {
             rings,
-            readers: tails.into_iter().enumerate().map(reader).collect(),
-            queue: BinaryHeap::new(),
+            readers: readers.collect(),
+            walk: walk(),
             timeline: rings.timeline(),
-            process: rings.identity(),
-            requests: RequestTracks::default(),
-            counters: Counters::default(),
+            forgetting: keep.map(|keep| Forgetting::new(rings, walk(), keep)),
             recordings: Vec::new(),
             decided_ns,
             passed: Passed::default(),
@@ -110,7 +99,8 @@ impl<'r> Drain<'r> {
 
     /// Goes on with the file of a process that died.
     pub(crate) fn resume(&mut self, slot: usize, facts: SlotFacts, dir: &Path) -> io::Result<()> {
-        let mut recording = Recording::resume(self.rings, slot, facts, dir, &mut self.requests)?;
+        let requests = &mut self.walk.requests;
+        let mut recording = Recording::resume(self.rings, slot, facts, dir, requests)?;
         // An earlier drainer was alive then.
         recording.alive_at(self.timeline.newest().map_or(0, |anchor| anchor.boottime));
         self.recordings.push(recording);
@@ -139,77 +129,73 @@ impl<'r> Drain<'r> {
     pub(crate) fn pass(&mut self, look: impl FnOnce(&mut Vec<Recording>) -> PassPlan) -> bool {
         let anchor = self.anchor();
         let plan = look(&mut self.recordings);
-        self.counters.begin_anew(plan.counters_since_ns);
+        self.walk.counters.begin_anew(plan.counters_since_ns);
         for recording in &mut self.recordings {
             let passed = &self.passed;
             recording.look(self.rings, self.decided_ns, |ns| passed.since(ns));
         }
-        self.readers.iter_mut().for_each(Reader::look);
-        let lags = !plan.lag.is_zero() && !self.readers.iter().any(Reader::is_half_full);
+        self.look();
+        let lags = !plan.lag.is_zero() && !self.is_half_unread();
         let upto = match lags {
             true => self.timeline.raw_before(plan.lag).min(anchor.raw),
             false => anchor.raw,
         };
-        self.queue.clear();
-        for ring in 0..self.readers.len() {
-            self.enqueue(ring, upto);
-        }
-        while let Some(Reverse((_, ring))) = self.queue.pop() {
-            // No other ring has an older record until then.
-            let until = self.queue.peek().map_or(upto, |Reverse((time, _))| *time);
-            self.run(ring, until);
-            self.enqueue(ring, upto);
-        }
+        self.select(upto);
         self.decided_ns = self.decided_ns.max(self.timeline.convert(upto));
         self.passed.end_pass(self.decided_ns);
-        for recording in &mut self.recordings {
-            recording.advance(self.decided_ns, &self.requests, &self.counters.values);
+        self.advance(self.decided_ns);
+        if let Some(forgetting) = &mut self.forgetting {
+            let heads = self.readers.iter().map(|reader| reader.head);
+            forgetting.forget(&self.walk, heads, &mut self.timeline);
         }
         self.flush();
         self.free_rings();
         self.readers.iter().any(Reader::fills_fast)
     }
 
-    /// Queues a ring by its oldest record, if that is not beyond `upto`.
-    fn enqueue(&mut self, ring: usize, upto: u64) {
-        if let Some(entry) = self.readers[ring].peek(upto) {
-            self.queue.push(Reverse((entry.time(), ring)));
+    fn look(&mut self) {
+        for (ring, reader) in self.readers.iter_mut().enumerate() {
+            reader.look(self.walk.span(ring).tail);
+            self.walk.set_head(ring, reader.head);
         }
     }
 
-    /// Gives a ring's records up to a time to the sessions.
-    fn run(&mut self, ring: usize, until: u64) {
+    /// More waits in a ring than is good for those who write there.
+    fn is_half_unread(&self) -> bool {
+        let half_unread = |span: &Span<'_>| span.head - span.tail > span.words.len() as u64 / 2;
+        self.walk.spans().iter().any(half_unread)
+    }
+
+    /// Gives the records up to a time to the sessions.
+    fn select(&mut self, upto: u64) {
+        self.walk.begin(upto);
         let mut next_change_ns = self.next_change_ns();
-        while let Some(entry) = self.readers[ring].peek(until) {
-            let ns = self.timeline.convert(entry.time());
-            if ns >= next_change_ns {
-                for recording in &mut self.recordings {
-                    recording.advance(ns, &self.requests, &self.counters.values);
-                }
+        while let Some(record) = self.walk.next(&mut self.timeline) {
+            if record.ns >= next_change_ns {
+                self.advance(record.ns);
                 next_change_ns = self.next_change_ns();
             }
             self.passed.in_this += 1;
-            let kind = entry.head().kind;
-            if kind == Kind::Counter {
-                self.counters.set(entry.head().event, &entry, ns);
-            }
-            let request = kind.of_request().then(|| {
-                let uuid = self.process.request(entry.trace_key(), entry.head().event);
-                (uuid, self.requests.step(uuid, &entry))
-            });
-            let reader = &self.readers[ring];
+            let request = self.walk.step(&record);
+            let reader = &self.readers[record.ring];
             let mut has_chunk = false;
             for recording in &mut self.recordings {
-                let thread = || reader.thread();
-                has_chunk |= recording.take(ring, &entry, ns, request, &self.requests, thread);
+                let thread = || Thread::of(reader.ring);
+                has_chunk |= recording.take(&record, request, &self.walk.requests, thread);
             }
-            if let Some((uuid, step)) = request {
-                self.requests.settle(uuid, step);
-            }
-            self.readers[ring].tail += entry.len();
+            self.walk.pass(&record, request);
             if has_chunk {
                 self.flush();
+                next_change_ns = self.next_change_ns();
             }
+        }
+    }
+
+    /// Lets the sessions' changes come that are due at a moment.
+    fn advance(&mut self, ns: u64) {
+        let (requests, counters) = (&self.walk.requests, self.walk.counters.values());
+        for recording in &mut self.recordings {
+            recording.advance(ns, requests, counters);
         }
     }
 
@@ -235,7 +221,9 @@ impl<'r> Drain<'r> {
         for recording in &mut finished {
             recording.finish(dropped);
             // Before a commit says that the rings hold nothing of it any more.
-            self.rings.header().sessions[recording.slot].free();
+            if let Some(slot) = recording.slot(self.rings) {
+                slot.free();
+            }
         }
         if !finished.is_empty() {
             self.commit();
@@ -246,16 +234,30 @@ impl<'r> Drain<'r> {
     fn commit(&self) {
         let mut sessions = [CommittedSession::default(); MAX_SESSIONS];
         for recording in &self.recordings {
-            sessions[recording.slot] = recording.committed();
+            if let Some(slot) = recording.slot {
+                sessions[slot] = recording.committed();
+            }
         }
-        let tails = self.readers.iter().map(|reader| reader.tail);
-        self.rings.commit(self.decided_ns, sessions, tails);
+        let read = self.walk.spans().iter().map(|span| span.tail);
+        match &self.forgetting {
+            None => self.rings.commit(self.decided_ns, sessions, read),
+            Some(forgetting) => {
+                self.rings.commit_kept(
+                    (self.decided_ns, sessions, read),
+                    (forgetting.forgotten(), forgetting.tails()),
+                );
+            }
+        }
     }
 
     /// Frees rings whose threads have ended, once they are empty.
     fn free_rings(&mut self) {
         for (ring, reader) in self.readers.iter().enumerate() {
-            if reader.owner == Owner::Drainer && reader.tail == reader.head {
+            let tail = match &self.forgetting {
+                None => self.walk.span(ring).tail,
+                Some(forgetting) => forgetting.tail(ring),
+            };
+            if reader.owner == Owner::Drainer && tail == reader.head {
                 for recording in &mut self.recordings {
                     recording.close(ring);
                 }
@@ -269,26 +271,6 @@ impl<'r> Drain<'r> {
     /// Of all records up to this moment of CLOCK_BOOTTIME has been decided whose they are.
     pub(crate) fn decided_ns(&self) -> u64 {
         self.decided_ns
-    }
-}
-
-impl Counters {
-    /// What was known before a moment says nothing any more.
-    fn begin_anew(&mut self, since_ns: u64) {
-        if since_ns != self.since_ns {
-            self.since_ns = since_ns;
-            self.values.clear();
-        }
-    }
-
-    fn set(&mut self, event: Event, entry: &Entry<'_>, ns: u64) {
-        let Some(value) = entry.args().next().filter(|_| ns >= self.since_ns) else {
-            return;
-        };
-        match self.values.iter_mut().find(|(known, _)| *known == event) {
-            Some((_, last)) => *last = value,
-            None => self.values.push((event, value)),
-        }
     }
 }
 
@@ -314,54 +296,21 @@ impl Passed {
     }
 }
 
-impl<'r> Reader<'r> {
-    fn look(&mut self) {
+impl Reader<'_> {
+    /// `tail`: so much was read before.
+    fn look(&mut self, tail: u64) {
         // In this order: a ring that is given back gets no more records.
         self.owner = self.ring.owner();
         let head = self.ring.producer.head.load(Ordering::Acquire);
         // A head that cannot be is the work of a process that went wrong.
-        if head >= self.tail && head - self.tail <= self.words.len() as u64 {
+        if head >= tail && head - tail <= self.words {
             self.head = head;
         }
-    }
-
-    /// The next record, if its time is not beyond `until`.
-    #[inline]
-    fn peek(&mut self, until: u64) -> Option<Entry<'r>> {
-        if self.tail == self.head {
-            return None;
-        }
-        let entry = Entry::read(self.words, self.tail, self.head);
-        if entry.is_none() {
-            // Not of our producers. What follows cannot be told apart from it.
-            self.tail = self.head;
-        }
-        entry.filter(|entry| entry.time() <= until)
-    }
-
-    /// As of the last look.
-    fn is_half_full(&self) -> bool {
-        self.head - self.tail > self.words.len() as u64 / 2
     }
 
     /// More came during the pass than a pass should find.
     fn fills_fast(&self) -> bool {
         let head = self.ring.producer.head.load(Ordering::Relaxed);
-        head.saturating_sub(self.tail.max(self.head)) > self.words.len() as u64 / 4
-    }
-
-    fn thread(&self) -> Thread {
-        let producer = &self.ring.producer;
-        let name: Vec<u8> = producer
-            .name
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
-            .take_while(|&byte| byte != 0)
-            .collect();
-        Thread {
-            tid: producer.tid.load(Ordering::Relaxed),
-            name: String::from_utf8_lossy(&name).into_owned(),
-            claim: producer.claim.load(Ordering::Relaxed),
-        }
+        head.saturating_sub(self.head) > self.words / 4
     }
 }

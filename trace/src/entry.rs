@@ -62,6 +62,8 @@ impl Kind {
 pub(crate) const MAX_FLOWS: usize = 1024;
 /// Bytes of a text, and of its key, at most; longer ones are cut.
 pub(crate) const MAX_TEXT: usize = 128;
+/// Words of the longest record.
+pub(crate) const MAX_WORDS: usize = FIXED_WORDS + 1 + Event::MAX_ARGS + 2 * MAX_FLOWS;
 /// Words before arguments: header and time.
 pub(crate) const FIXED_WORDS: usize = 2;
 /// Words of the longest record that ends a slice of a thread's track.
@@ -217,6 +219,8 @@ pub(crate) fn pack_text(key: &str, text: &str, out: &mut [u64; TEXT_WORDS]) -> u
     }
     1 + words
 }
+
+const _: () = assert!(FIXED_WORDS + 1 + TEXT_WORDS <= MAX_WORDS);
 
 /// Room that [`pack_text`] needs.
 pub(crate) const TEXT_WORDS: usize = 1 + 2 * MAX_TEXT / 8;

@@ -31,6 +31,10 @@ pub const NOT_ADMITTED_REASONS: &[&str] = &["token budget", "sequence slots", "K
 /// Labels of what a product is for, by [`Event::Linear`]'s argument.
 pub const LINEAR_ROLES: &[&str] = &["qkv", "o", "gate_up", "down", "lm_head"];
 
+/// Labels of what was too slow, by the arguments of [`Event::SlowRequest`],
+/// [`Event::SlowQueue`] and [`Event::SlowStep`].
+pub const FLIGHT_RULES: &[&str] = &["ttft_ms", "itl_ms", "queue_ms", "step_ms"];
+
 /// Labels of why a trace ends, by [`Event::TraceEnd`]'s argument.
 pub const TRACE_END_REASONS: &[&str] = &[
     "finished",
@@ -176,6 +180,13 @@ catalogue! {
     DroppedRecords = "dropped_records", "trace", Counter, [];
     /// The session records; what lies beside such slices is not in the file.
     TraceRecording = "recording", "trace", Thread, [];
+    // What fires a dump of the flight recorder.
+    /// A token came later than a rule allows.
+    SlowRequest = "slow request", "frontend", Request, ["rule": Label(FLIGHT_RULES), "value_us": Int, "limit_us": Int];
+    /// The request waited longer for its first step than a rule allows.
+    SlowQueue = "slow queue", "core", Request, ["rule": Label(FLIGHT_RULES), "value_us": Int, "limit_us": Int];
+    /// The step takes longer than a rule allows.
+    SlowStep = "slow step", "core", Thread, ["rule": Label(FLIGHT_RULES), "value_us": Int, "limit_us": Int];
     // Of detail 2.
     /// One layer of the forward pass.
     Layer = "layer", "worker", Thread, ["layer": Int];

@@ -1,7 +1,8 @@
 //! Ids of one process's tracks and sequences.
 
-use crate::Event;
+use crate::file_name::EXTENSION;
 use crate::hash::{Domain, hash, sequence_id};
+use crate::{Event, SessionName};
 
 /// What tells this process's recording from every other one: pids repeat, in
 /// time and between containers, so the server's run and the start count too.
@@ -43,6 +44,12 @@ impl Identity {
 
     pub(crate) fn counter(&self, event: Event) -> u64 {
         self.id(Domain::Counter, event as u64)
+    }
+
+    /// The name of its file of a session.
+    pub(crate) fn file_name(&self, session: &SessionName, role: &str) -> String {
+        let Identity { run, pid, .. } = self;
+        format!("{session}.{role}.{run:016x}-{pid}.{EXTENSION}")
     }
 
     /// The id of the packet sequence that `writer` (the process itself or its

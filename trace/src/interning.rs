@@ -125,7 +125,7 @@ pub(crate) fn interned(event: Event) -> InternedData {
 
 /// Keys of texts, numbered as they come. They are few: static strings of the
 /// code that records.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TextKeys(Vec<String>);
 
 impl TextKeys {
@@ -149,8 +149,12 @@ impl TextKeys {
 
     /// What a sequence must have told before it names the key.
     pub(crate) fn interned(&self, place: usize) -> InternedData {
-        let key = self.0.get(place).map_or("", String::as_str);
-        arg_name(Self::iid(place), key)
+        arg_name(Self::iid(place), self.key(place))
+    }
+
+    /// The key that has this place.
+    pub(crate) fn key(&self, place: usize) -> &str {
+        self.0.get(place).map_or("", String::as_str)
     }
 }
 

@@ -4,6 +4,7 @@
 //! know what a request, a scheduler or a model is beyond their names in the
 //! catalogue ([`Event`]), and depends on no other crate of ours.
 
+mod about;
 pub mod check;
 mod clock;
 mod descriptor;
@@ -12,6 +13,7 @@ mod encoder;
 mod entry;
 mod event;
 mod file_name;
+mod flight;
 mod flow;
 mod hash;
 mod identity;
@@ -37,10 +39,12 @@ mod sessions;
 mod switches;
 pub mod timeline;
 mod trace_file;
+mod walk;
 mod writer;
 
-pub use event::{ArgKind, Event, TrackKind};
+pub use event::{ArgKind, Event, FLIGHT_RULES, TrackKind};
 pub use file_name::{EXTENSION, NotATraceFileName, TraceFileName};
+pub use flight::DumpSpec;
 pub use flow::{Flow, FlowKind};
 pub use record::{RequestTrack, Slice, counter, instant, slice, slice_with};
 pub use recorder::{

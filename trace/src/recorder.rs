@@ -1,6 +1,7 @@
 //! A process's recorder, from its start to its end; there is one in a
 //! process's life. It owns the rings, the writer thread and the sessions.
 
+use crate::about;
 use crate::clock::{RawClock, boottime_ns};
 use crate::encoder::Thread;
 use crate::file_name::TraceFileName;
@@ -33,6 +34,9 @@ pub struct ProcessTrace {
     pub rings: OwnedFd,
     /// Facts of the run, key and value.
     pub facts: Vec<(String, String)>,
+    /// So long stays in the rings what was recorded, as far as they have room,
+    /// for [`Rings::dump`]; they are of [`Rings::create_keeping`] then.
+    pub keep: Option<Duration>,
     /// Sessions that begin at once.
     pub sessions: Vec<SessionSpec>,
 }
@@ -79,6 +83,7 @@ pub(crate) struct Recorder {
     dir: PathBuf,
     role: String,
     facts: Vec<(String, String)>,
+    pub(crate) keep: Option<Duration>,
     shared: Mutex<Shared>,
     /// Something of `shared` is not as it was.
     pub(crate) changed: Condvar,
@@ -142,6 +147,7 @@ pub fn start(trace: ProcessTrace) -> Result<(), StartError> {
     let clock = RawClock::detect();
     rings.set_clock(clock);
     rings.set_identity(&identity);
+    rings.set_keep(trace.keep);
     // Threads hold rings until they end, so the mapping lives as long as the process.
     let recorder: &'static Recorder = Box::leak(Box::new(Recorder {
         rings: Box::leak(Box::new(rings)),
@@ -150,6 +156,7 @@ pub fn start(trace: ProcessTrace) -> Result<(), StartError> {
         dir: trace.dir,
         role: trace.role,
         facts: trace.facts,
+        keep: trace.keep,
         shared: Mutex::new(Shared {
             sessions: Sessions::default(),
             incoming: Vec::new(),
@@ -235,6 +242,7 @@ impl Recorder {
     pub(crate) fn set_level(&self, shared: &mut Shared) {
         let level = match shared.is_over {
             true => Level::Nothing,
+            false if self.keep.is_some() => shared.sessions.level().max(Level::Steps),
             false => shared.sessions.level(),
         };
         let before = std::mem::replace(&mut shared.level, level);
@@ -255,14 +263,7 @@ impl Recorder {
         spec: SessionSpec,
         ends: Option<(&SessionName, u64)>,
     ) -> Result<SessionStatus, SessionError> {
-        let file_name = format!(
-            "{}.{}.{:016x}-{}.{}",
-            spec.name,
-            self.role,
-            self.identity.run,
-            self.identity.pid,
-            crate::EXTENSION
-        );
+        let file_name = self.identity.file_name(&spec.name, &self.role);
         let path = self.dir.join(&file_name);
         let (slot, number) = {
             let mut shared = self.lock();
@@ -282,7 +283,7 @@ impl Recorder {
             marked_only: spec.marked_only,
             detail: spec.detail as u8,
         };
-        let recording = self.make_file(&path).and_then(|file| {
+        let recording = TraceFile::create(path.clone()).and_then(|file| {
             let about = self.about(&spec);
             let rings = self.rings.count();
             let writer = self.writer.get().map_or(Thread::writer(0), |w| w.1.clone());
@@ -325,8 +326,9 @@ impl Recorder {
         self.set_level(shared);
         recording.set_drops_before(self.rings.drops());
         let now_ns = boottime_ns();
-        let slot = &self.rings.header().sessions[recording.slot];
-        slot.fill(recording.facts());
+        if let Some(slot) = recording.slot(self.rings) {
+            slot.fill(recording.facts());
+        }
         let bytes = recording.file().len();
         shared.incoming.push(recording);
         let recorded_since_ns = shared.recorded_since_ns;
@@ -357,36 +359,9 @@ impl Recorder {
         }
     }
 
-    /// Makes a file, and the directory if that was removed.
-    fn make_file(&self, path: &std::path::Path) -> io::Result<TraceFile> {
-        match TraceFile::create(path.to_owned()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                std::fs::create_dir_all(&self.dir)?;
-                TraceFile::create(path.to_owned())
-            }
-            made => made,
-        }
-    }
-
     /// What a file says of itself, beside the facts that were given.
     fn about(&self, spec: &SessionSpec) -> Vec<(String, String)> {
-        let clock = self.clock;
-        let mut own = vec![
-            ("session", spec.name.to_string()),
-            ("role", self.role.clone()),
-            ("run", format!("{:016x}", self.identity.run)),
-            ("pid", self.identity.pid.to_string()),
-            ("recording_clock", format!("{clock:?}").to_lowercase()),
-            ("max_bytes", spec.max_bytes.to_string()),
-            ("detail", (spec.detail as u8).to_string()),
-        ];
-        if let Some(duration) = spec.duration {
-            own.push(("duration_ms", duration.as_millis().to_string()));
-        }
-        if spec.marked_only {
-            own.push(("requests", "marked".to_owned()));
-        }
-        let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
+        let own = about::of_session(spec, &self.role, self.identity, self.clock);
         self.facts.iter().cloned().chain(own).collect()
     }
 

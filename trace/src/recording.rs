@@ -5,14 +5,15 @@
 //! - only records of the intervals of its [`Switches`] are in it;
 //! - exactly one [`Outcome`] ends it, and nothing follows.
 
-use crate::encoder::{Encoder, EndReason, FileOf, PROCESS, Progress, SALVAGE, Thread};
-use crate::entry::{Entry, Kind};
+use crate::encoder::{DUMP, Encoder, EndReason, FileOf, PROCESS, Progress, SALVAGE, Thread};
+use crate::entry::Kind;
 use crate::identity::Identity;
 use crate::replay::Replay;
 use crate::request_tracks::{RequestTracks, Step};
-use crate::rings::{CommittedSession, Rings, SlotFacts};
+use crate::rings::{CommittedSession, Rings, SessionSlot, SlotFacts};
 use crate::switches::{Change, End, Switch, Switches};
 use crate::trace_file::TraceFile;
+use crate::walk::Record;
 use crate::{Event, RequestTrack};
 use std::io;
 use std::path::Path;
@@ -36,8 +37,9 @@ pub(crate) enum Outcome {
 
 /// See the module.
 pub(crate) struct Recording {
-    /// Place of the session's slot in the rings.
-    pub(crate) slot: usize,
+    /// Place of the session's slot in the rings; `None`: of no session, but a
+    /// dump of what was kept.
+    pub(crate) slot: Option<usize>,
     facts: SlotFacts,
     encoder: Encoder,
     file: TraceFile,
@@ -80,14 +82,52 @@ impl Recording {
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn begin(
-        (slot, mut facts): (usize, SlotFacts),
+        (slot, facts): (usize, SlotFacts),
         process: Identity,
         rings: usize,
+        who: (&str, &Thread),
+        about: &[(String, String)],
+        file: TraceFile,
+    ) -> io::Result<Recording> {
+        let encoder = encoder(&facts, process, PROCESS, rings);
+        Recording::of_whole(Some(slot), facts, encoder, who, about, file)
+    }
+
+    /// Begins a file of what was kept, from one moment to another one, or to
+    /// the last that there is.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn dump(
+        (facts, from_ns, to_ns): (SlotFacts, u64, Option<u64>),
+        process: Identity,
+        rings: usize,
+        who: (&str, &Thread),
+        about: &[(String, String)],
+        file: TraceFile,
+    ) -> io::Result<Recording> {
+        let encoder = encoder(&facts, process, DUMP, rings);
+        let mut dump = Recording::of_whole(None, facts, encoder, who, about, file)?;
+        let on = Switch {
+            at_ns: from_ns,
+            on: true,
+        };
+        dump.switches.push(on, 0);
+        if let Some(to_ns) = to_ns {
+            dump.switches.set_end(to_ns, End::Ordered, from_ns);
+        }
+        dump.next_change_ns = dump.switches.next_ns();
+        Ok(dump)
+    }
+
+    fn of_whole(
+        slot: Option<usize>,
+        mut facts: SlotFacts,
+        mut encoder: Encoder,
         (role, writer): (&str, &Thread),
         about: &[(String, String)],
         mut file: TraceFile,
     ) -> io::Result<Recording> {
-        let mut encoder = encoder(&facts, process, PROCESS, rings);
         encoder.open_process(role, writer, about);
         file.append(encoder.out.packets())?;
         encoder.out.clear();
@@ -130,11 +170,12 @@ impl Recording {
         let on_since = Some(committed.on_since).filter(|&ns| ns != 0);
         let switches = Switches::new(on_since);
         let seen = committed.switches;
+        let slot = Some(slot);
         Ok(Recording::new(slot, facts, encoder, file, switches, seen))
     }
 
     fn new(
-        slot: usize,
+        slot: Option<usize>,
         facts: SlotFacts,
         mut encoder: Encoder,
         file: TraceFile,
@@ -167,6 +208,10 @@ impl Recording {
         };
         recording.remember_file();
         recording
+    }
+
+    pub(crate) fn slot<'r>(&self, rings: &'r Rings) -> Option<&'r SessionSlot> {
+        self.slot.map(|slot| &rings.header().sessions[slot])
     }
 
     pub(crate) fn facts(&self) -> &SlotFacts {
@@ -210,7 +255,9 @@ impl Recording {
     /// Everything up to `decided_ns` has been selected; `since` counts the
     /// records that came by from a moment on.
     pub(crate) fn look(&mut self, rings: &Rings, decided_ns: u64, since: impl Fn(u64) -> u64) {
-        let slot = &rings.header().sessions[self.slot];
+        let Some(slot) = self.slot(rings) else {
+            return;
+        };
         for switch in slot.switches(self.switches_seen) {
             self.switches_seen += 1;
             let changes = switch.on != self.newest_switch.is_some_and(|newest| newest.on);
@@ -281,13 +328,12 @@ impl Recording {
     #[inline]
     pub(crate) fn take(
         &mut self,
-        ring: usize,
-        entry: &Entry<'_>,
-        ns: u64,
+        record: &Record<'_>,
         request: Option<(u64, Step)>,
         requests: &RequestTracks,
         thread: impl Fn() -> Thread,
     ) -> bool {
+        let &Record { ring, entry, ns } = record;
         if !self.is_on {
             // It was published so late that its interval had been left.
             self.late_records += u64::from(ns < self.off_ns && entry.head().kind != Kind::Text);
@@ -311,7 +357,7 @@ impl Recording {
             self.encoder.open(ring, &thread());
         }
         let ns = ns.max(on_since);
-        self.encoder.encode(ring, entry, ns, request, requests);
+        self.encoder.encode(ring, &entry, ns, request, requests);
         if self.encoder.is_full() {
             self.stop(Outcome::ByteCap);
         }

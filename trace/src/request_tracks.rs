@@ -11,14 +11,14 @@ use crate::interning::TextKeys;
 use std::collections::HashMap;
 
 /// Tracks by uuid.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTracks {
     tracks: HashMap<u64, Track>,
     keys: TextKeys,
 }
 
 /// One on which something is open, or will be: it has been described.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Track {
     pub(crate) trace_key: u64,
     /// Outermost first.
@@ -36,6 +36,17 @@ pub(crate) struct OpenSlice {
     /// `None`: they are known to a file only.
     args: Option<[u64; Event::MAX_ARGS]>,
     num_args: u8,
+}
+
+impl Track {
+    /// Key and text of each of its texts.
+    pub(crate) fn texts<'t>(
+        &'t self,
+        keys: &'t TextKeys,
+    ) -> impl Iterator<Item = (&'t str, &'t str)> {
+        let texts = self.texts.iter();
+        texts.map(|(place, text)| (keys.key(*place), text.as_str()))
+    }
 }
 
 impl OpenSlice {

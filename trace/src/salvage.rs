@@ -31,11 +31,12 @@ impl Rings {
     /// Completes the trace files of the process that recorded into these rings
     /// and has died: cuts each file in `dir` to what was whole, and appends
     /// what was still in the rings. Ends with what was recorded last. None are
-    /// left to complete where no session recorded or was being written.
+    /// left to complete where no session recorded or was being written. What
+    /// was kept beyond sessions is gone then: [`Rings::dump`] comes before.
     ///
     /// The process must be gone, not only about to go.
     pub fn salvage(&self, dir: &Path) -> Vec<Result<Salvaged, SalvageError>> {
-        let mut drain = Drain::new(self);
+        let mut drain = Drain::new(self, None);
         let mut results = Vec::new();
         for slot in 0..MAX_SESSIONS {
             let Some(facts) = self.header().sessions[slot].facts() else {
@@ -54,7 +55,9 @@ impl Rings {
         let dropped = self.drops();
         for mut recording in drain.recordings {
             let finished = recording.finish_dead(dropped);
-            self.header().sessions[recording.slot].free();
+            if let Some(slot) = recording.slot(self) {
+                slot.free();
+            }
             let file = recording.file().path().to_owned();
             results.push(match finished {
                 Ok(()) => Ok(Salvaged {
@@ -141,7 +144,7 @@ mod tests {
         let who = ("core", &Thread::writer(18));
         let recording =
             Recording::begin((0, facts), identity, rings.count(), who, &[], file).unwrap();
-        let mut drain = Drain::new(rings);
+        let mut drain = Drain::new(rings, None);
         let slot = &rings.header().sessions[0];
         slot.fill(recording.facts());
         slot.push_switch(Switch { at_ns: 1, on: true }, 0);

@@ -18,13 +18,23 @@ pub(crate) struct TraceFile {
 }
 
 impl TraceFile {
-    /// Makes a file that did not exist, for its owner alone.
+    /// Makes a file that did not exist, for its owner alone, and the directory
+    /// if that was removed.
     pub(crate) fn create(path: PathBuf) -> io::Result<TraceFile> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
+        let create = || {
+            OpenOptions::new()
+                .append(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)
+        };
+        let file = match (create(), path.parent()) {
+            (Err(error), Some(dir)) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(dir)?;
+                create()?
+            }
+            (made, _) => made?,
+        };
         Ok(TraceFile { file, path, len: 0 })
     }
 

@@ -1,6 +1,7 @@
 //! The thread that drains a process's rings into its sessions' files.
 
 use crate::drain::{Drain, PassPlan};
+use crate::flight::MARGIN;
 use crate::recorder::{Recorder, Shared};
 use crate::recording::{Outcome, Recording};
 use crate::switches::End;
@@ -19,7 +20,7 @@ const LAG: Duration = Duration::from_millis(100);
 pub(crate) fn run(recorder: &'static Recorder, ready: &SyncSender<u32>) {
     // However this thread ends, nobody waits for it any longer.
     let _over = Over(recorder);
-    let mut drain = Drain::new(recorder.rings);
+    let mut drain = Drain::new(recorder.rings, recorder.keep.map(|keep| keep + MARGIN));
     // Before the first record: what lies between two anchors has a time.
     drain.anchor();
     // Its receiver waits.

@@ -25,10 +25,12 @@ use crate::proto::track_event::Type;
 use crate::proto::{self, SequenceFlags, Trace, TracePacket, trace_packet::Data};
 use crate::replay::Replay;
 use crate::request_tracks::{RequestTracks, Step};
+use crate::rings::RingHeader;
 use crate::{Event, descriptor};
 use nix::time::ClockId;
 use prost::Message;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A thread that records, as its ring tells.
 #[derive(Clone, Debug)]
@@ -40,6 +42,19 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
+    /// The owner of a ring, or its last one.
+    pub(crate) fn of(ring: &RingHeader) -> Thread {
+        let producer = &ring.producer;
+        let words = producer.name.iter();
+        let bytes = words.flat_map(|word| word.load(Relaxed).to_le_bytes());
+        let name: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+        Thread {
+            tid: producer.tid.load(Relaxed),
+            name: String::from_utf8_lossy(&name).into_owned(),
+            claim: producer.claim.load(Relaxed),
+        }
+    }
+
     /// The drainer's, after all that record.
     pub(crate) fn writer(tid: u32) -> Thread {
         Thread {
@@ -471,6 +486,8 @@ impl Encoder {
 pub(crate) const PROCESS: &str = "process";
 /// What a salvager is called.
 pub(crate) const SALVAGE: &str = "salvage";
+/// What one is called that dumps what is kept.
+pub(crate) const DUMP: &str = "dump";
 
 const EMPTY: EventPacket<'_> = EventPacket {
     timestamp: 0,

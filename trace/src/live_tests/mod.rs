@@ -2,6 +2,7 @@
 //! that salvages. A process records once, so each test runs this test binary
 //! again as a child that plays one scene.
 
+mod flight;
 mod reading;
 mod sessions;
 
@@ -19,6 +20,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 const RUN: u64 = 0x0123_4567_89ab_cdef;
 
@@ -39,6 +41,16 @@ fn auto(max_bytes: u64) -> SessionSpec {
 }
 
 fn stage_with(rings: Rings, test: &str, sessions: Vec<SessionSpec>, scene: impl FnOnce()) -> Stage {
+    stage_keeping(rings, None, test, sessions, scene)
+}
+
+fn stage_keeping(
+    rings: Rings,
+    keep: Option<Duration>,
+    test: &str,
+    sessions: Vec<SessionSpec>,
+    scene: impl FnOnce(),
+) -> Stage {
     if let Ok(dir) = std::env::var("NANO_TRACE_SCENE_DIR") {
         let fd = std::env::var("NANO_TRACE_SCENE_RINGS")
             .unwrap()
@@ -51,6 +63,7 @@ fn stage_with(rings: Rings, test: &str, sessions: Vec<SessionSpec>, scene: impl 
             // SAFETY: inherited for us alone, and not used otherwise.
             rings: unsafe { OwnedFd::from_raw_fd(fd) },
             facts: vec![("model".to_owned(), "tiny".to_owned())],
+            keep,
             sessions,
         })
         .unwrap();
@@ -547,6 +560,7 @@ fn a_process_records_once_and_into_its_own_rings() {
                     run: RUN,
                     rings: rings.fd().try_clone_to_owned().unwrap(),
                     facts: vec![],
+                    keep: None,
                     sessions: vec![],
                 })
             };

@@ -1,14 +1,16 @@
 //! What lies where in a mapping of rings, and who writes it.
 //!
-//! Layout (version 2): [`Header`], padded to a page, then `ring_count` times
-//! `ring_words` words. Fresh memory is all zeros, which is a valid mapping
-//! with free rings; pages are touched only when used.
+//! Layout (version 3): [`Header`], padded to a page, then `ring_count` times
+//! `ring_words` words, then two times `open_words` words. Fresh memory is all
+//! zeros, which is a valid mapping with free rings; pages are touched only when
+//! used.
 //!
 //! Who writes what:
 //! - its maker: the layout, before anybody else has it;
 //! - a producer: its ring's `head`, `drops`, words, and (at claim and return) its owner;
 //! - the drainer (the process's writer thread; after its death the launcher):
-//!   tails, commits, anchors, and the identity before recording begins;
+//!   tails, commits, anchors, what is open before the kept records, and the
+//!   identity before recording begins;
 //! - whoever begins, switches or ends a session: its slot, see [`super::slot`].
 
 use super::slot::{MAX_SESSIONS, SessionSlot};
@@ -18,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Rings of a mapping at most.
 pub(crate) const MAX_RINGS: usize = 128;
 /// Says that a mapping is of this layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x02");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"nanorng\x03");
 
 /// The head of a mapping.
 #[repr(C)]
@@ -26,6 +28,8 @@ pub(crate) struct Header {
     pub(super) magic: AtomicU64,
     pub(super) ring_count: AtomicU32,
     pub(super) ring_words: AtomicU32,
+    /// Room, twice, for what is open before the kept records; 0: none are kept.
+    pub(super) open_words: AtomicU32,
     /// 1: a process records into them, or did.
     pub(super) used: AtomicU32,
     /// 1: records carry [`RawClock::Tsc`](crate::clock::RawClock::Tsc).
@@ -34,6 +38,8 @@ pub(crate) struct Header {
     pub(super) run: AtomicU64,
     pub(super) pid: AtomicU32,
     pub(super) started_ns: AtomicU64,
+    /// So long are records kept that have been read, in ns; 0: not at all.
+    pub(crate) keep_ns: AtomicU64,
     /// The drainer's thread, whose track a salvager goes on with.
     pub(crate) writer_tid: AtomicU32,
     pub(crate) sessions: [SessionSlot; MAX_SESSIONS],
@@ -58,6 +64,21 @@ pub(super) struct Commit {
     /// By slot: words of a [`CommittedSession`].
     pub(super) sessions: [[AtomicU64; 4]; MAX_SESSIONS],
     pub(super) tails: [AtomicU64; MAX_RINGS],
+    /// Words of a [`Forgotten`].
+    pub(super) forgotten: [AtomicU64; 3],
+    /// Where kept records begin; at `tails` if none are kept.
+    pub(super) kept: [AtomicU64; MAX_RINGS],
+}
+
+/// What a commit says of the records that are not kept any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Forgotten {
+    /// CLOCK_BOOTTIME of the newest of them.
+    pub(crate) ns: u64,
+    /// Records that had found no room then.
+    pub(crate) drops: u64,
+    /// Which account of what was open then is meant: the `open % 2`th place has it.
+    pub(crate) open: u64,
 }
 
 /// What a commit says of a session.

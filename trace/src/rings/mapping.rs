@@ -20,30 +20,52 @@ pub enum RingsError {
 }
 
 /// Invariant, checked by both constructors: the memory holds a [`Header`] and,
-/// from `words_offset()` on, `ring_count * ring_words` words.
+/// from `words_offset()` on, `ring_count * ring_words + 2 * open_words` words.
 #[derive(Debug)]
 pub(super) struct Mapping {
     file: File,
     map: MmapRaw,
-    ring_count: usize,
-    ring_words: usize,
+    size: Size,
+}
+
+/// How much a mapping holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// At most [`MAX_RINGS`].
+    pub(super) rings: usize,
+    /// Of each ring; a power of two.
+    pub(super) ring_words: usize,
+    /// Of each account of what is open; 0, or a power of two.
+    pub(super) open_words: usize,
+}
+
+impl Size {
+    fn is_possible(self) -> bool {
+        self.rings <= MAX_RINGS
+            && self.ring_words.is_power_of_two()
+            && (self.open_words == 0 || self.open_words.is_power_of_two())
+    }
+
+    const fn bytes(self) -> usize {
+        let words = self.rings * self.ring_words + 2 * self.open_words;
+        words_offset() + words * size_of::<u64>()
+    }
 }
 
 impl Mapping {
-    /// Fresh memory for `count` rings (at most [`MAX_RINGS`]) of `words` words
-    /// (a power of two).
-    pub(super) fn create(count: usize, words: u32) -> Result<Mapping, RingsError> {
-        assert!(count <= MAX_RINGS && words.is_power_of_two());
-        let (file, map) = memory(size_of_mapping(count, words as usize))?;
-        let mapping = Mapping {
-            file,
-            map,
-            ring_count: count,
-            ring_words: words as usize,
-        };
+    /// Fresh memory.
+    pub(super) fn create(size: Size) -> Result<Mapping, RingsError> {
+        assert!(size.is_possible());
+        let (file, map) = memory(size.bytes())?;
+        let mapping = Mapping { file, map, size };
         let header = mapping.header();
-        header.ring_count.store(count as u32, Ordering::Relaxed);
-        header.ring_words.store(words, Ordering::Relaxed);
+        for (word, value) in [
+            (&header.ring_count, size.rings),
+            (&header.ring_words, size.ring_words),
+            (&header.open_words, size.open_words),
+        ] {
+            word.store(value as u32, Ordering::Relaxed);
+        }
         header.magic.store(MAGIC, Ordering::Release);
         Ok(mapping)
     }
@@ -58,22 +80,23 @@ impl Mapping {
         let mut mapping = Mapping {
             map: MmapOptions::new().map_raw(&file)?,
             file,
-            ring_count: 0,
-            ring_words: 0,
+            size: Size {
+                rings: 0,
+                ring_words: 1,
+                open_words: 0,
+            },
         };
         let header = mapping.header();
         let whole = header.magic.load(Ordering::Acquire) == MAGIC;
-        let count = header.ring_count.load(Ordering::Relaxed) as usize;
-        let words = header.ring_words.load(Ordering::Relaxed) as usize;
-        if !whole
-            || count > MAX_RINGS
-            || !words.is_power_of_two()
-            || size_of_mapping(count, words) as u64 != len
-        {
+        let size = Size {
+            rings: header.ring_count.load(Ordering::Relaxed) as usize,
+            ring_words: header.ring_words.load(Ordering::Relaxed) as usize,
+            open_words: header.open_words.load(Ordering::Relaxed) as usize,
+        };
+        if !whole || !size.is_possible() || size.bytes() as u64 != len {
             return Err(RingsError::Layout);
         }
-        mapping.ring_count = count;
-        mapping.ring_words = words;
+        mapping.size = size;
         Ok(mapping)
     }
 
@@ -88,19 +111,36 @@ impl Mapping {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.ring_count
+        self.size.rings
     }
 
     pub(super) fn ring(&self, ring: usize) -> (&RingHeader, &[AtomicU64]) {
-        assert!(ring < self.ring_count);
-        let offset = words_offset() + ring * self.ring_words * size_of::<u64>();
-        // SAFETY: the invariant; the offset is a multiple of 8; atomics are
-        // valid for all bytes.
-        let words = unsafe {
-            let first = self.map.as_ptr().add(offset).cast::<AtomicU64>();
-            std::slice::from_raw_parts(first, self.ring_words)
-        };
+        assert!(ring < self.size.rings);
+        let words = self.words(ring * self.size.ring_words, self.size.ring_words);
         (&self.header().rings[ring], words)
+    }
+
+    /// The place of the `number`th account of what is open.
+    pub(super) fn open_account(&self, number: u64) -> &[AtomicU64] {
+        let Size {
+            rings,
+            ring_words,
+            open_words,
+        } = self.size;
+        let place = (number % 2) as usize;
+        self.words(rings * ring_words + place * open_words, open_words)
+    }
+
+    fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
+        let end = words_offset() + (first + count) * size_of::<u64>();
+        assert!(end <= self.size.bytes());
+        let offset = words_offset() + first * size_of::<u64>();
+        // SAFETY: the invariant and the assertion; the offset is a multiple of
+        // 8; atomics are valid for all bytes.
+        unsafe {
+            let first = self.map.as_ptr().add(offset).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, count)
+        }
     }
 }
 
@@ -129,8 +169,4 @@ fn memory(len: usize) -> Result<(File, MmapRaw), RingsError> {
 
 const fn words_offset() -> usize {
     size_of::<Header>().next_multiple_of(PAGE)
-}
-
-const fn size_of_mapping(count: usize, words: usize) -> usize {
-    words_offset() + count * words * size_of::<u64>()
 }

@@ -10,19 +10,25 @@ mod slot;
 #[cfg(test)]
 mod stress;
 
-pub(crate) use layout::{CommittedSession, Header, MAX_RINGS, Owner, RingHeader};
-use mapping::Mapping;
+pub(crate) use layout::{CommittedSession, Forgotten, Header, MAX_RINGS, Owner, RingHeader};
 pub use mapping::RingsError;
+use mapping::{Mapping, Size};
 pub(crate) use slot::{MAX_SESSIONS, SessionSlot, SlotFacts};
 
 use crate::clock::{Anchor, RawClock, Timeline};
 use crate::entry::Entry;
 use crate::identity::Identity;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 /// Words of a ring, where its maker says nothing else: 256 KiB, some 6500 slices.
 const RING_WORDS: u32 = 1 << 15;
+/// Words of a ring that keeps what has been read: 2 MiB, some 52,000 slices, of
+/// which half are kept at least.
+const KEEPING_RING_WORDS: u32 = 1 << 18;
+/// Words for what is open before the kept records: 1 MiB, some 4,000 requests.
+const OPEN_WORDS: usize = 1 << 17;
 
 /// Rings of one process, in memory that outlives it.
 #[derive(Debug)]
@@ -37,9 +43,33 @@ impl Rings {
         Rings::create_sized(MAX_RINGS, RING_WORDS)
     }
 
+    /// Makes a mapping for flight recording: 128 rings of 2 MiB. Memory is
+    /// taken as it is used: at most 2 MiB a thread that records, and 2 MiB for
+    /// requests that began before what is kept.
+    ///
+    /// # Errors
+    /// When the system refuses the memory.
+    pub fn create_keeping() -> Result<Rings, RingsError> {
+        Rings::create_keeping_sized(MAX_RINGS, KEEPING_RING_WORDS)
+    }
+
     /// Makes a mapping of `count` rings (at most 128) of `words` words (a power of two).
     pub(crate) fn create_sized(count: usize, words: u32) -> Result<Rings, RingsError> {
-        Mapping::create(count, words).map(Rings)
+        Rings::of_size(count, words, 0)
+    }
+
+    /// As [`Rings::create_sized`], for flight recording.
+    pub(crate) fn create_keeping_sized(count: usize, words: u32) -> Result<Rings, RingsError> {
+        Rings::of_size(count, words, OPEN_WORDS)
+    }
+
+    fn of_size(rings: usize, ring_words: u32, open_words: usize) -> Result<Rings, RingsError> {
+        let size = Size {
+            rings,
+            ring_words: ring_words as usize,
+            open_words,
+        };
+        Mapping::create(size).map(Rings)
     }
 
     /// Maps rings that another process made.
@@ -69,6 +99,12 @@ impl Rings {
         self.0.ring(ring)
     }
 
+    /// The place of the `number`th account of what is open before the kept
+    /// records; without room where none are kept.
+    pub(crate) fn open_account(&self, number: u64) -> &[AtomicU64] {
+        self.0.open_account(number)
+    }
+
     /// Takes fresh rings for this process; `false`: they have been recorded into.
     pub(crate) fn take(&self) -> bool {
         self.header().used.swap(1, Ordering::AcqRel) == 0
@@ -84,6 +120,13 @@ impl Rings {
     pub(crate) fn set_clock(&self, clock: RawClock) {
         let tsc = u32::from(clock == RawClock::Tsc);
         self.header().tsc.store(tsc, Ordering::Relaxed);
+    }
+
+    /// How long records are kept that have been read. Comes after the identity:
+    /// from then on others may ask for them.
+    pub(crate) fn set_keep(&self, keep: Option<Duration>) {
+        let ns = keep.map_or(0, |keep| keep.as_nanos() as u64);
+        self.header().keep_ns.store(ns, Ordering::Release);
     }
 
     /// Who records.
@@ -112,9 +155,26 @@ impl Rings {
         sessions: [CommittedSession; MAX_SESSIONS],
         tails: impl Iterator<Item = u64> + Clone,
     ) {
+        let kept = (Forgotten::default(), tails.clone());
+        self.commit_kept((decided_ns, sessions, tails), kept);
+    }
+
+    /// As [`Rings::commit`], but gives back only what lies before `kept`.
+    pub(crate) fn commit_kept(
+        &self,
+        (decided_ns, sessions, tails): (
+            u64,
+            [CommittedSession; MAX_SESSIONS],
+            impl Iterator<Item = u64>,
+        ),
+        (forgotten, kept): (Forgotten, impl Iterator<Item = u64> + Clone),
+    ) {
         let header = self.header();
         let next = header.commit_count.load(Ordering::Relaxed) + 1;
         let commit = &header.commits[(next % 2) as usize];
+        // Whoever reads what follows, and then the count, finds the last one or
+        // a later one there ([`Rings::is_committed`]).
+        fence(Ordering::Release);
         commit.decided_ns.store(decided_ns, Ordering::Relaxed);
         for (slot, session) in commit.sessions.iter().zip(sessions) {
             let number = u64::from(session.number);
@@ -123,11 +183,14 @@ impl Rings {
                 word.store(value, Ordering::Relaxed);
             }
         }
-        for (slot, tail) in commit.tails.iter().zip(tails.clone()) {
-            slot.store(tail, Ordering::Relaxed);
+        let forgotten = [forgotten.ns, forgotten.drops, forgotten.open];
+        let words = commit.tails.iter().zip(tails);
+        let words = words.chain(commit.kept.iter().zip(kept.clone()));
+        for (word, value) in words.chain(commit.forgotten.iter().zip(forgotten)) {
+            word.store(value, Ordering::Relaxed);
         }
         header.commit_count.store(next, Ordering::Release);
-        for (ring, tail) in header.rings.iter().zip(tails) {
+        for (ring, tail) in header.rings.iter().zip(kept) {
             ring.drainer.tail.store(tail, Ordering::Release);
         }
     }
@@ -140,6 +203,25 @@ impl Rings {
             commit.decided_ns.load(Ordering::Relaxed),
             tails.map(|t| t.load(Ordering::Relaxed)).collect(),
         )
+    }
+
+    /// Of the newest whole commit: how many there have been, what of it is not
+    /// kept any more, and where the kept entries of each ring begin.
+    pub(crate) fn committed_kept(&self) -> (u64, Forgotten, Vec<u64>) {
+        let count = self.header().commit_count.load(Ordering::Acquire);
+        let commit = &self.header().commits[(count % 2) as usize];
+        let [ns, drops, open] =
+            std::array::from_fn(|word| commit.forgotten[word].load(Ordering::Relaxed));
+        let kept = commit.kept[..self.count()].iter();
+        let kept = kept.map(|word| word.load(Ordering::Relaxed)).collect();
+        (count, Forgotten { ns, drops, open }, kept)
+    }
+
+    /// Whether nothing has been committed since there were `count` commits;
+    /// then what was read of it was whole.
+    pub(crate) fn is_committed(&self, count: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.header().commit_count.load(Ordering::Relaxed) == count
     }
 
     /// What the newest whole commit says of a slot's session, if it knows it.
@@ -175,6 +257,8 @@ impl Rings {
     pub(crate) fn push_anchor(&self, anchor: Anchor) {
         let header = self.header();
         let count = header.anchor_count.load(Ordering::Relaxed);
+        // As in a commit.
+        fence(Ordering::Release);
         let [raw, boottime] = &header.anchors[count as usize % Timeline::CAPACITY];
         raw.store(anchor.raw, Ordering::Relaxed);
         boottime.store(anchor.boottime, Ordering::Relaxed);
@@ -187,14 +271,22 @@ impl Rings {
         let count = header.anchor_count.load(Ordering::Acquire);
         // The slot after the newest is the oldest; a drainer that died while
         // it wrote there left it torn.
-        let kept = (Timeline::CAPACITY as u64 - 1).min(count);
-        let mut timeline = Timeline::default();
-        for i in count - kept..count {
+        let oldest = |count: u64| (count + 1).saturating_sub(Timeline::CAPACITY as u64);
+        let anchors = (oldest(count)..count).map(|i| {
             let [raw, boottime] = &header.anchors[i as usize % Timeline::CAPACITY];
-            timeline.push(Anchor {
+            Anchor {
                 raw: raw.load(Ordering::Relaxed),
                 boottime: boottime.load(Ordering::Relaxed),
-            });
+            }
+        });
+        let anchors: Vec<Anchor> = anchors.collect();
+        // So are those that one who lives has begun to overwrite meanwhile.
+        fence(Ordering::Acquire);
+        let torn = oldest(header.anchor_count.load(Ordering::Relaxed)) - oldest(count);
+        let torn = usize::try_from(torn).unwrap_or(usize::MAX);
+        let mut timeline = Timeline::default();
+        for &anchor in anchors.iter().skip(torn) {
+            timeline.push(anchor);
         }
         timeline
     }
@@ -285,15 +377,15 @@ mod tests {
     #[test]
     fn anchors_survive_more_of_them_than_there_is_room() {
         let rings = Rings::create_sized(1, 64).unwrap();
-        for i in 1..=1000 {
+        for i in 1..=10_000 {
             rings.push_anchor(Anchor {
                 raw: i * 10,
                 boottime: i * 5,
             });
         }
         let mut timeline = rings.timeline();
-        assert_eq!(timeline.convert(9_995), 4_997);
-        assert_eq!(timeline.convert(8_000), 4_000);
-        assert_eq!(timeline.newest().unwrap().raw, 10_000);
+        assert_eq!(timeline.convert(99_995), 49_997);
+        assert_eq!(timeline.convert(90_000), 45_000);
+        assert_eq!(timeline.newest().unwrap().raw, 100_000);
     }
 }

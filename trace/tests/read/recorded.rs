@@ -86,6 +86,7 @@ fn player() {
         // SAFETY: inherited for us alone, and not used otherwise.
         rings: unsafe { OwnedFd::from_raw_fd(rings.parse().unwrap()) },
         facts: vec![("model".to_owned(), "none".to_owned())],
+        keep: None,
         sessions: vec![SessionSpec::new("auto".parse().unwrap(), CAP)],
     })
     .unwrap();
