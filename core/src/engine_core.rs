@@ -5,16 +5,19 @@ use crate::peers::{Endpoint, FrontendEvent, PeerEvent, Peers, WaitFor, WorkerEve
 use crate::request_tracks::RequestTracks;
 use crate::scheduler::{Plan, Refusal, Scheduler};
 use crate::sequence::ClientId;
+use crate::slow_rules::SlowRules;
 use crate::start_up::load_workers;
 use crate::step_recording::StepRecording;
 use nano_ipc::config::CoreConfig;
 use nano_ipc::engine_core_output::{EngineCoreOutput, FinishReason};
 use nano_ipc::engine_core_request::{EngineCoreRequest, RequestId};
 use nano_ipc::engine_info::EngineInfo;
+use nano_ipc::flight::RuleFired;
 use nano_ipc::lifecycle::{Lifecycle, boottime_ns};
 use nano_ipc::model_runner_output::ModelRunnerOutput;
 use nano_ipc::to_core::ToCore;
 use nano_ipc::to_frontend::{SchedulerStats, ToFrontend};
+use nano_ipc::to_launcher::ToLauncher;
 use nano_ipc::to_worker::ToWorker;
 use nano_trace::{Event, Flow, RequestTrack};
 use std::collections::{BTreeMap, VecDeque};
@@ -85,6 +88,7 @@ struct EngineCore<'a> {
     scheduler: Scheduler,
     tracks: RequestTracks,
     recording: StepRecording,
+    slow: SlowRules,
     /// Results of each rank that were not yet taken in, in order of steps.
     results: Vec<VecDeque<ModelRunnerOutput>>,
     steps_in_flight: usize,
@@ -111,6 +115,7 @@ impl<'a> EngineCore<'a> {
             lifecycle,
             tracks: RequestTracks::default(),
             recording: StepRecording::new(config.workers_record),
+            slow: SlowRules::new(&config.rules),
             results: vec![VecDeque::new(); config.world_size as usize],
             steps_in_flight: STEPS_IN_FLIGHT,
             outputs: Vec::new(),
@@ -155,6 +160,8 @@ impl<'a> EngineCore<'a> {
             self.update(result)?;
         }
         self.send();
+        let (_, began_ns) = self.lifecycle.progress();
+        self.report(self.slow.stepped(began_ns, boottime_ns));
         slice.end(step);
         Ok(())
     }
@@ -170,7 +177,7 @@ impl<'a> EngineCore<'a> {
                 PeerEvent::Worker(rank, event) => self.collect(rank, event)?,
             }
         }
-        self.tracks.record(self.scheduler.take_events());
+        self.record_events();
         slice.end([num_messages]);
         Ok(())
     }
@@ -201,7 +208,13 @@ impl<'a> EngineCore<'a> {
         let id = request.id;
         let track = RequestTrack::new(request.trace_key);
         track.describe(Event::Queued, &[("request_id", &request.external_id)]);
-        match self.scheduler.add(client, request) {
+        let trace_key = request.trace_key;
+        self.slow.added(&request, boottime_ns);
+        let added = self.scheduler.add(client, request);
+        if added.is_err() {
+            self.slow.refused(trace_key);
+        }
+        match added {
             Ok(()) => {}
             // An answer under this id would end the request that has it.
             Err(refusal @ Refusal::DuplicateId(_)) => {
@@ -246,8 +259,22 @@ impl<'a> EngineCore<'a> {
     fn schedule(&mut self) -> Option<Plan> {
         let _slice = nano_trace::slice(Event::Schedule, []);
         let plan = self.scheduler.schedule(boottime_ns());
-        self.tracks.record(self.scheduler.take_events());
+        self.record_events();
         plan
+    }
+
+    /// Draws what the scheduler did, and judges it.
+    fn record_events(&mut self) {
+        let events = self.scheduler.take_events();
+        let fired = self.slow.saw(&events, boottime_ns);
+        self.tracks.record(events);
+        self.report(fired);
+    }
+
+    fn report(&self, fired: impl IntoIterator<Item = RuleFired>) {
+        for fired in fired {
+            self.lifecycle.report(ToLauncher::RuleFired(fired));
+        }
     }
 
     /// Sets the trace's counters; returns the step's arguments.
@@ -322,7 +349,7 @@ impl<'a> EngineCore<'a> {
         let _slice = nano_trace::slice_with(Event::Update, [num_sampled], &flows);
         let done = result.step_id;
         self.outputs.extend(self.scheduler.update(result)?);
-        self.tracks.record(self.scheduler.take_events());
+        self.record_events();
         self.recording.done(done, self.lifecycle);
         Ok(())
     }

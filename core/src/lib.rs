@@ -11,6 +11,7 @@ pub mod scheduler;
 pub mod sequence;
 
 mod request_tracks;
+mod slow_rules;
 mod start_up;
 mod step_plan;
 mod step_recording;

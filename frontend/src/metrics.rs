@@ -6,6 +6,7 @@
 
 use crate::engine_client::{Ending, Timings};
 use nano_ipc::engine_info::EngineInfo;
+use nano_ipc::flight::{FlightCounts, RuleKind, TriggerKind};
 use nano_ipc::to_frontend::SchedulerStats;
 use prometheus::core::Collector;
 use prometheus::{
@@ -61,6 +62,9 @@ pub struct EngineMetrics {
     request_prompt_tokens: Histogram,
     request_generation_tokens: Histogram,
     http_requests: IntCounterVec,
+    flight_fired: IntCounterVec,
+    flight_suppressed: IntCounterVec,
+    flight_dumps: IntCounterVec,
 }
 
 /// Makes metrics with the labels that all have, and registers them.
@@ -201,6 +205,21 @@ impl EngineMetrics {
                 "HTTP requests answered, by route and status.",
                 &["route", "status"],
             )?,
+            flight_fired: make.counters(
+                "nano:flight_rules_fired_total",
+                "How often something was slower than a rule of the flight recorder allows.",
+                &["rule"],
+            )?,
+            flight_suppressed: make.counters(
+                "nano:flight_rules_suppressed_total",
+                "How often that made no dump, because there had been one within the minute.",
+                &["rule"],
+            )?,
+            flight_dumps: make.counters(
+                "nano:flight_dumps_total",
+                "Dumps of the flight recorder, by what was behind them.",
+                &["trigger"],
+            )?,
             num_kv_blocks: AtomicU32::new(0),
             registry: make.registry,
         })
@@ -293,7 +312,22 @@ impl EngineMetrics {
             (&self.prefix_hits, stats.prefix_cache_hits),
             (&self.steps, stats.num_steps),
         ] {
-            counter.inc_by(total.saturating_sub(counter.get()));
+            advance(counter, total);
+        }
+    }
+
+    /// What the launcher counts of the flight recorder.
+    fn flight(&self, counts: &FlightCounts) {
+        let rules = RuleKind::ALL.map(RuleKind::name);
+        let triggers = TriggerKind::ALL.map(TriggerKind::name);
+        for (counters, names, totals) in [
+            (&self.flight_fired, &rules[..], &counts.fired[..]),
+            (&self.flight_suppressed, &rules[..], &counts.suppressed[..]),
+            (&self.flight_dumps, &triggers[..], &counts.dumps[..]),
+        ] {
+            for (name, total) in names.iter().zip(totals) {
+                advance(&counters.with_label_values(&[*name]), *total);
+            }
         }
     }
 
@@ -304,14 +338,20 @@ impl EngineMetrics {
     }
 
     /// Everything in Prometheus's text format. `open`: sequences that this
-    /// process has admitted and not yet ended.
+    /// process has admitted and not yet ended; `flight`: as the launcher counts.
     ///
     /// # Errors
     /// When the library cannot write it.
-    pub fn text(&self, open: u32) -> Result<String, Error> {
+    pub fn text(&self, open: u32, flight: &FlightCounts) -> Result<String, Error> {
         self.set_open("frontend", open);
+        self.flight(flight);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
+}
+
+/// Totals that others count advance the counter that shows them.
+fn advance(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 fn observe(histogram: &Histogram, seconds: Option<f64>) {

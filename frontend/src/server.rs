@@ -1,7 +1,7 @@
 //! The frontend's life: load, serve, drain.
 
 use crate::app::App;
-use crate::engine_client::{EngineClient, EngineState};
+use crate::engine_client::{EngineClient, EngineState, SlowRules};
 use crate::event_loop::watch_for_stalls;
 use crate::http_server::{ConnectionLimits, HttpServer};
 use crate::metrics::EngineMetrics;
@@ -118,6 +118,10 @@ async fn serve(
         run,
         config.max_queued_requests as usize,
         Arc::clone(&metrics),
+        SlowRules::new(&config.rules, {
+            let lifecycle = Arc::clone(&lifecycle);
+            move |fired| lifecycle.report(ToLauncher::RuleFired(fired))
+        }),
     )
     .map_err(system("the engine's socket cannot be used"))?;
     let app = Arc::new(App::new(

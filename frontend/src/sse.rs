@@ -150,6 +150,7 @@ impl<W: AnswerWriter> State<W> {
 mod tests {
     use super::*;
     use crate::engine_client::EngineClient;
+    use crate::engine_client::SlowRules;
     use crate::fields::Fields;
     use crate::generation_options::{GenerationOptions, Limits};
     use crate::metrics::EngineMetrics;
@@ -189,7 +190,8 @@ mod tests {
         let (near, far) = UnixStream::pair().expect("socketpair");
         let metrics = Arc::new(EngineMetrics::new("m").expect("legal names"));
         let near = Connection::from_fd(near.into());
-        let engine = EngineClient::start(near, 1, 4, metrics).expect("in a runtime");
+        let engine =
+            EngineClient::start(near, 1, 4, metrics, SlowRules::none()).expect("in a runtime");
         let (mut of_core, mut to_client) =
             split(Connection::from_fd(far.into())).expect("in a runtime");
         let ready = ToFrontend::Ready((*served.info).clone());

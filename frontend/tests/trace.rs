@@ -29,6 +29,7 @@ fn every_request_is_one_whole_track_whatever_became_of_it() {
         run: RUN,
         rings: rings.fd().try_clone_to_owned().expect("descriptor"),
         facts: Vec::new(),
+        keep: None,
         sessions: vec![SessionSpec::new("auto".parse().expect("a name"), 64 << 20)],
     })
     .expect("recording starts");

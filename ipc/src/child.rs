@@ -23,6 +23,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +41,11 @@ pub const GRACE: Duration = Duration::from_secs(1);
 /// Bytes of messages to a launcher that does not read; it is stopped then, and
 /// asks nothing either.
 const REPORT_BOUND: usize = 1 << 20;
+
+thread_local! {
+    /// This thread is about to tell the launcher something.
+    static REPORTING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Why a child could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +152,7 @@ where
             run,
             rings: take_inherited(trace.rings_fd).map_err(std::io::Error::from)?,
             facts: trace.facts,
+            keep: trace.keep,
             sessions: trace.sessions,
         })?;
     }
@@ -153,16 +160,33 @@ where
     let outgoing = control.as_fd().try_clone_to_owned()?;
     let outgoing = Mutex::new(Connection::from_fd(outgoing));
     let lifecycle = Lifecycle::new(move |message| {
+        // A panic in here could not be reported: `outgoing` is taken.
+        if REPORTING.replace(true) {
+            return;
+        }
         let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         // A launcher that is gone or stopped cannot be told.
         let _ = outgoing
             .queue(&message, REPORT_BOUND)
             .and_then(|_| outgoing.flush());
+        drop(outgoing);
+        REPORTING.set(false);
     })?;
     let lifecycle = Arc::new(lifecycle);
+    report_panics(&lifecycle);
     let of_recorder = Arc::clone(&lifecycle);
     nano_trace::on_session_end(move |status| of_recorder.report(ToLauncher::ProfileEnded(status)));
     Ok((config, run, lifecycle))
+}
+
+/// From now on the launcher learns of every panic, whatever becomes of its thread.
+fn report_panics(lifecycle: &Arc<Lifecycle>) {
+    let lifecycle = Arc::clone(lifecycle);
+    std::panic::set_hook(Box::new(move |panic| {
+        log::error!("{panic}");
+        let text = logging::one_line(&panic.to_string());
+        lifecycle.report(ToLauncher::Panicked(text));
+    }));
 }
 
 /// # Panics
@@ -246,6 +270,7 @@ fn serve(incoming: &mut Connection, lifecycle: &Lifecycle) -> Result<(), Connect
             }
             ToChild::ProfileSwitch(switch) => recorder::switch(&switch),
             ToChild::CountSteps(steps) => lifecycle.profile().count_steps(steps),
+            ToChild::FlightCounts(counts) => lifecycle.profile().set_flight_counts(counts),
             ToChild::ProfileAnswer { id, answer } => lifecycle.profile().answer(id, *answer),
             ToChild::Start(_) => log::warn!("a second set-up was ignored"),
         }

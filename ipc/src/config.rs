@@ -1,10 +1,12 @@
 //! What each process is started with: validated once by the launcher, from
 //! its command line, and carried whole.
 
+use crate::flight::FlightRules;
 use crate::role::Role;
 use nano_trace::SessionSpec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A file descriptor that the child inherited, by number.
 pub type InheritedFd = i32;
@@ -34,6 +36,8 @@ pub struct TraceConfig {
     pub rings_fd: InheritedFd,
     /// Facts of the run for `trace_attributes`: key and value.
     pub facts: Vec<(String, String)>,
+    /// So long does it keep what it recorded, for dumps of others.
+    pub keep: Option<Duration>,
 }
 
 /// Set-up of one role.
@@ -111,6 +115,8 @@ pub struct FrontendConfig {
     pub max_queued_requests: u32,
     /// Seeds the seeds of requests that bring none; random when absent.
     pub seed: Option<u64>,
+    /// What is too slow.
+    pub rules: FlightRules,
 }
 
 /// Set-up of the core.
@@ -132,6 +138,8 @@ pub struct CoreConfig {
     pub max_waiting: u32,
     /// Workers have recorders of their own.
     pub workers_record: bool,
+    /// What is too slow.
+    pub rules: FlightRules,
 }
 
 /// Set-up of one worker.

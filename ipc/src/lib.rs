@@ -15,6 +15,7 @@ pub mod connection;
 pub mod engine_core_output;
 pub mod engine_core_request;
 pub mod engine_info;
+pub mod flight;
 pub mod frame;
 pub mod lifecycle;
 pub mod logging;

@@ -1,5 +1,6 @@
 //! What a client asks of the profiler, and what it is told.
 
+use crate::flight::FlightState;
 use crate::role::Role;
 use crate::step_bounds::StepBounds;
 use nano_trace::{Detail, SessionName, SessionSpec, SessionStatus};
@@ -17,6 +18,13 @@ pub enum ProfileCommand {
     Stop {
         /// Answer when all files are whole.
         wait: bool,
+    },
+    /// Writes what the processes kept of their last seconds.
+    Dump {
+        /// The time, if there is none.
+        name: Option<SessionName>,
+        /// How far back; as far as is kept, if nothing is said.
+        reach: Option<Duration>,
     },
     /// Tells how things stand.
     Status,
@@ -110,6 +118,10 @@ pub enum ProfileAnswer {
     Off,
     /// Another session, which a client or the operator began, records.
     Busy(SessionName),
+    /// The processes keep nothing that could be dumped.
+    NoFlight,
+    /// So many dumps wait to be made that no more are taken.
+    DumpsWait(usize),
     /// No process of the server is meant.
     NoProcess,
     /// No process could begin, for this reason.
@@ -139,6 +151,8 @@ pub struct ProfileState {
     pub sessions: Vec<SessionOfServer>,
     /// What a client should know of how it was understood.
     pub notes: Vec<String>,
+    /// `None`: the processes keep nothing.
+    pub flight: Option<FlightState>,
 }
 
 /// Of the server as a whole.

@@ -1,8 +1,10 @@
 //! What a loop and its control thread share of profiling.
 //!
-//! A frontend asks, and is answered later; the core is told which steps to
-//! count, and looks once a turn, for the price of one load.
+//! A frontend asks, and is answered later, and shows what the launcher counts;
+//! the core is told which steps to count, and looks once a turn, for the price
+//! of one load.
 
+use crate::flight::FlightCounts;
 use crate::profile::{ProfileAnswer, StepsToCount};
 use std::collections::HashMap;
 use std::fmt;
@@ -21,6 +23,7 @@ pub struct ProfileLink {
     steps: Mutex<Option<StepsToCount>>,
     /// How often `steps` was set.
     changes: AtomicU64,
+    flight: Mutex<FlightCounts>,
 }
 
 #[derive(Default)]
@@ -60,6 +63,16 @@ impl ProfileLink {
         if let Some(reply) = reply {
             reply(answer);
         }
+    }
+
+    /// What the launcher counts of the flight recorder.
+    pub fn flight_counts(&self) -> FlightCounts {
+        lock(&self.flight).clone()
+    }
+
+    /// Sets what [`flight_counts`](Self::flight_counts) tells.
+    pub fn set_flight_counts(&self, counts: FlightCounts) {
+        *lock(&self.flight) = counts;
     }
 
     /// From now on these steps are to be counted, or none.

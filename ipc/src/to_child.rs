@@ -1,6 +1,7 @@
 //! What a child process receives from the launcher on its control socket.
 
 use crate::config::Start;
+use crate::flight::FlightCounts;
 use crate::profile::{ProfileAnswer, RecorderOrder, SessionSwitch, StepsToCount};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,8 @@ pub enum ToChild {
     ProfileSwitch(SessionSwitch),
     /// To the core: which steps to count from now on; `None`: none.
     CountSteps(Option<StepsToCount>),
+    /// To a frontend, whenever they change: for `/metrics`.
+    FlightCounts(FlightCounts),
     /// To a frontend, once for each `Profile` of its own.
     ProfileAnswer {
         /// The question's number.

@@ -1,6 +1,7 @@
 //! What the launcher receives from its children on their control sockets.
 
 use crate::engine_info::EngineInfo;
+use crate::flight::RuleFired;
 use crate::profile::{ProfileCommand, RecorderReport, SessionSwitch};
 use nano_trace::SessionStatus;
 use serde::{Deserialize, Serialize};
@@ -43,4 +44,8 @@ pub enum ToLauncher {
     /// A session has ended by itself in this process: its time or bytes are
     /// used up, or its file cannot be written.
     ProfileEnded(SessionStatus),
+    /// Something was slower than a rule allows.
+    RuleFired(RuleFired),
+    /// A thread has panicked: what it said, in one line.
+    Panicked(String),
 }

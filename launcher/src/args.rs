@@ -5,6 +5,7 @@ use crate::{EXIT_USAGE, VERSION};
 use clap::builder::TypedValueParser;
 use clap::{Parser, ValueEnum, value_parser};
 use log::LevelFilter;
+use nano_ipc::flight::FlightRules;
 use nano_ipc::step_bounds::Cycle;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,8 @@ Environment:
   NANO_PROFILER_MODE            Like --profiler-mode
   NANO_PROFILER_SCHEDULE        Like --profiler-schedule
   NANO_PROFILER_MAX_MB          Like --profiler-max-mb
+  NANO_PROFILER_FLIGHT_SECONDS  Like --profiler-flight-seconds
+  NANO_PROFILER_TRIGGER         Like --profiler-trigger
   NANO_ENABLE_MULTIPROCESSING   0: run frontend, core and worker as threads of one process
   HF_HOME, HF_ENDPOINT, HF_TOKEN  Cache, address and key of the model hub
 
@@ -97,7 +100,8 @@ pub struct Args {
         help_heading = "Profiling"
     )]
     pub profiler_dir: Option<PathBuf>,
-    /// `auto`: record from the start on. `manual`: when POST /start_profile or SIGUSR1 says so
+    /// `auto`: record from the start on. `manual`: when POST /start_profile or SIGUSR1 says so.
+    /// `flight`: like `manual`, and keep the last seconds for POST /profile/dump or SIGUSR2
     #[arg(long, value_enum, default_value_t = ProfilerModeArg::Auto, env = "NANO_PROFILER_MODE", hide_env = true, value_name = "MODE", help_heading = "Profiling")]
     pub profiler_mode: ProfilerModeArg,
     /// Record these steps, counted from the first one on, and nothing else until a client says so:
@@ -110,6 +114,21 @@ pub struct Args {
         help_heading = "Profiling"
     )]
     pub profiler_schedule: Option<Cycle>,
+    /// Seconds that mode `flight` keeps
+    #[arg(long, value_name = "SECONDS", env = "NANO_PROFILER_FLIGHT_SECONDS", hide_env = true, default_value_t = 10, value_parser = value_parser!(u64).range(1..=300), help_heading = "Profiling")]
+    pub profiler_flight_seconds: u64,
+    /// What makes mode `flight` write what it kept, at most once a minute:
+    /// ttft_ms>500,itl_ms>200,queue_ms>1000,step_ms>100
+    #[arg(
+        long,
+        value_name = "RULES",
+        env = "NANO_PROFILER_TRIGGER",
+        hide_env = true,
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Profiling"
+    )]
+    pub profiler_trigger: FlightRules,
     /// Cap of one session's trace in each process
     #[arg(long, value_name = "MIB", env = "NANO_PROFILER_MAX_MB", hide_env = true, default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_048_576), help_heading = "Profiling")]
     pub profiler_max_mb: u64,
@@ -147,6 +166,7 @@ pub enum DeviceArg {
 pub enum ProfilerModeArg {
     Auto,
     Manual,
+    Flight,
 }
 
 /// Most verbose level that is logged.
@@ -235,7 +255,13 @@ mod tests {
             (&["--block-size", "12"], "must be a multiple of 8"),
             (&["stray"], "'stray'"),
             (&["--model"], "'--model <PATH|ID>'"),
-            (&["--profiler-mode", "flight"], "'--profiler-mode <MODE>'"),
+            (&["--profiler-mode", "fly"], "'--profiler-mode <MODE>'"),
+            (&["--profiler-flight-seconds", "0"], "0 is not in 1..=300"),
+            (&["--profiler-trigger", "ttft>5"], "\"ttft>5\" is no rule"),
+            (
+                &["--profiler-trigger", "step_ms>5,step_ms>6"],
+                "step_ms is limited twice",
+            ),
             (
                 &["--profiler-schedule", "active=0"],
                 "active is missing or 0",

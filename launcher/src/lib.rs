@@ -10,6 +10,7 @@
 
 pub mod announce;
 pub mod args;
+pub mod dumper;
 pub mod endpoints;
 pub mod facts;
 pub mod hub;

@@ -3,16 +3,17 @@
 use nano_ipc::config::{RoleConfig, Start, TraceConfig};
 use nano_ipc::logging;
 use nano_serve::args::Args;
+use nano_serve::dumper::Recorded;
 use nano_serve::endpoints::Endpoints;
 use nano_serve::facts::facts;
 use nano_serve::outcome::Outcome;
 use nano_serve::process::{Process, beside_this_program};
-use nano_serve::profile_controller::ProfileController;
+use nano_serve::profile_controller::{ProfileController, told_of_dump};
+use nano_serve::profiler::Profiler;
 use nano_serve::settings::Settings;
 use nano_serve::signals::Signals;
-use nano_serve::supervisor::Supervisor;
+use nano_serve::supervisor::{Dumps, Ended, Supervisor};
 use nano_serve::{announce, run_word};
-use nano_trace::Rings;
 use std::error::Error;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
@@ -71,9 +72,14 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     let profile = ProfileController::new(settings.profiler.clone(), run);
     let processes = spawn_all(&settings, run, &profile, &endpoints)?;
     let mut run_dir = Some(endpoints.close());
-    let (outcome, gone) = Supervisor::new(
+    let Ended {
+        outcome,
+        gone,
+        dump,
+    } = Supervisor::new(
         processes,
         profile,
+        Dumps::start(facts(&settings))?,
         signals,
         settings.stall_timeout,
         settings.shutdown_timeout,
@@ -86,6 +92,13 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     )
     .run();
     drop(run_dir);
+    // A server that could not begin has nothing to explain but its last line.
+    if let (Some(dump), Outcome::Failed(why)) = (dump, &outcome) {
+        let recorded: Vec<Recorded> = gone.iter().filter_map(Process::recorded).collect();
+        let dumped = dump.carry_out(&recorded, &facts(&settings));
+        let told = told_of_dump(&dumped);
+        log::info!("flight recorder: {} ({why}): {told}", dump.name);
+    }
     if let Some(profiler) = &settings.profiler {
         for process in &gone {
             process.salvage_trace(&profiler.dir);
@@ -106,10 +119,11 @@ fn spawn_all(
     let inherited = endpoints.inherited();
     let spawn =
         |role: RoleConfig, inherited: &[BorrowedFd<'_>]| -> Result<Process, Box<dyn Error>> {
-            let rings = match settings.profiler {
-                Some(_) => Some(Rings::create()?),
-                None => None,
-            };
+            let rings = settings
+                .profiler
+                .as_ref()
+                .map(Profiler::rings)
+                .transpose()?;
             let trace = settings.profiler.as_ref().zip(rings.as_ref());
             let start = Start {
                 run,
@@ -119,6 +133,7 @@ fn spawn_all(
                     sessions: profile.sessions_at_start(&[role.role()]),
                     rings_fd: rings.fd().as_raw_fd(),
                     facts: facts.clone(),
+                    keep: profiler.keep(),
                 }),
                 role,
             };

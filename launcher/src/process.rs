@@ -1,5 +1,6 @@
 //! One child: how it is started, told things and heard.
 
+use crate::dumper::Recorded;
 use crate::pulse::Pulse;
 use crate::signals::END_SIGNALS;
 use nano_ipc::child::CONTROL_FD_FLAG;
@@ -19,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes of messages to a child that does not read; a stopped one gets few.
@@ -37,8 +39,10 @@ pub struct Process {
     pub failed: Option<String>,
     /// Whether we killed it.
     pub killed: bool,
+    /// It was ended by a signal, without a chance to finish anything.
+    pub is_dead: bool,
     /// What it records into, if it does; outlives it.
-    rings: Option<Rings>,
+    rings: Option<Arc<Rings>>,
     /// `None` once it has closed its end.
     control: Option<Connection>,
 }
@@ -114,7 +118,8 @@ impl Process {
             pulse: Pulse::new(Instant::now()),
             failed: None,
             killed: false,
-            rings,
+            is_dead: false,
+            rings: rings.map(Arc::new),
             control: Some(control),
         })
     }
@@ -188,6 +193,16 @@ impl Process {
         log::warn!("{} did not end in time: killed", self.role);
         self.killed = true;
         self.signal(Signal::SIGKILL);
+    }
+
+    /// What it records into, for a dump.
+    pub fn recorded(&self) -> Option<Recorded> {
+        Some(Recorded {
+            pid: self.number(),
+            role: self.role.to_string(),
+            rings: Arc::clone(self.rings.as_ref()?),
+            is_dead: self.is_dead,
+        })
     }
 
     /// Completes the trace files of this process, which must be gone: with what

@@ -11,11 +11,15 @@
 //! - every command is answered, at the latest when its gathering's time is up:
 //!   who has not reported by then is called silent.
 
+mod flight;
 mod gathering;
 mod names;
 mod place;
 
-use crate::profiler::{Mode, Profiler};
+use crate::dumper::DumpOrder;
+use crate::profiler::{FlightSettings, Mode, Profiler};
+use flight::Flight;
+pub use flight::told as told_of_dump;
 use gathering::{Asker, Gathering, Purpose};
 use names::SessionNames;
 use nano_ipc::profile::{
@@ -68,6 +72,8 @@ pub enum Action {
         /// What.
         message: ToChild,
     },
+    /// What processes kept is to be written; [`ProfileController::dumped`] follows.
+    Dump(DumpOrder),
     /// The operator is told something.
     Log(String),
 }
@@ -86,6 +92,8 @@ pub struct ProfileController {
     filters: HashMap<SessionName, Vec<ProcessFilter>>,
     current: Option<Current>,
     newest: Option<SessionName>,
+    /// `None`: the processes keep nothing.
+    flight: Option<Flight>,
     gatherings: Vec<Gathering>,
     last_number: u64,
     actions: Vec<Action>,
@@ -102,6 +110,7 @@ impl ProfileController {
             filters: HashMap::new(),
             current: None,
             newest: None,
+            flight: None,
             gatherings: Vec::new(),
             last_number: 0,
             actions: Vec::new(),
@@ -114,20 +123,30 @@ impl ProfileController {
         let Some(profiler) = &self.profiler else {
             return;
         };
-        let (wanted, steps) = match profiler.mode {
+        let dir = profiler.dir.display();
+        let (wanted, steps) = match &profiler.mode {
             Mode::Auto => ("auto", None),
             Mode::Schedule(cycle) => {
                 let steps = StepBounds {
-                    cycle: Some(cycle),
+                    cycle: Some(*cycle),
                     ..StepBounds::default()
                 };
                 ("schedule", Some(steps))
             }
             Mode::Manual => {
-                let dir = profiler.dir.display();
                 self.log(format!(
                     "profiling waits for POST /start_profile or SIGUSR1; traces go to {dir}"
                 ));
+                return;
+            }
+            Mode::Flight(FlightSettings { keep, rules }) => {
+                let or_rules: String = rules.iter().map(|rule| format!(" or {rule}")).collect();
+                let line = format!(
+                    "flight recorder: the last {keep:?} are kept; POST /profile/dump or \
+                     SIGUSR2{or_rules} writes them to {dir}"
+                );
+                self.flight = Some(Flight::new(*keep, rules.clone()));
+                self.log(line);
                 return;
             }
         };
@@ -193,6 +212,7 @@ impl ProfileController {
             _ if self.profiler.is_none() => self.answer(&asker, ProfileAnswer::Off),
             ProfileCommand::Start(start) => self.start(now, asker, *start),
             ProfileCommand::Stop { wait } => self.stop(now, asker, wait),
+            ProfileCommand::Dump { name, reach } => self.dump_asked(now, asker, name, reach),
             ProfileCommand::Status => {
                 let primary = self.primary();
                 let orders = self.living(|_| RecorderOrder::Report);
@@ -319,7 +339,9 @@ impl ProfileController {
     }
 
     fn files(&self, wanted: Option<SessionName>) -> ProfileAnswer {
-        let session = wanted.or_else(|| self.newest.clone());
+        let newest = || self.newest.clone();
+        let dump = || self.flight.as_ref().and_then(Flight::newest);
+        let session = wanted.or_else(newest).or_else(dump);
         let known = session.and_then(|name| self.filters.get_key_value(&name));
         let (Some((session, filter)), Some(profiler)) = (known, &self.profiler) else {
             return ProfileAnswer::UnknownSession;
@@ -343,6 +365,8 @@ impl ProfileController {
             }
             ToLauncher::ProfileSwitch(switch) => self.switched(now, pid, switch),
             ToLauncher::ProfileEnded(status) => self.ended(pid, &status),
+            ToLauncher::RuleFired(fired) => self.rule_fired(now, fired),
+            ToLauncher::Panicked(text) => self.panicked(now, text),
             // Of no concern to the profiler.
             ToLauncher::Pong { .. } | ToLauncher::Ready(_) | ToLauncher::Failed(_) => {}
         }
@@ -439,7 +463,9 @@ impl ProfileController {
     pub fn next_tick(&self) -> Option<Instant> {
         let until = self.current.as_ref().and_then(|current| current.until);
         let gatherings = self.gatherings.iter().map(Gathering::next_tick);
-        gatherings.chain(until.map(|(instant, _)| instant)).min()
+        let dumps = self.flight.as_ref().and_then(Flight::next_tick);
+        let others = until.map(|(instant, _)| instant).into_iter().chain(dumps);
+        gatherings.chain(others).min()
     }
 
     /// Time has passed.
@@ -454,12 +480,22 @@ impl ProfileController {
             let orders = self.end_orders(current, at_ns, "its time is over");
             self.order(orders);
         }
+        self.give_up_dumps(now);
         self.conclude(now);
     }
 
     /// What is to be done, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
+    }
+
+    /// Nobody is left who could be told anything but the operator.
+    pub fn log_rest(&mut self) {
+        for action in self.take_actions() {
+            if let Action::Log(line) = action {
+                log::info!("{line}");
+            }
+        }
     }
 
     /// The session that a client most likely asks about.
@@ -563,7 +599,8 @@ impl ProfileController {
                 None => ProfilePhase::Flushing,
             };
             self.count_what_began(&gathering);
-            let answer = gathering.answer(&self.members, phase);
+            let flight = self.flight.as_ref().map(Flight::state);
+            let answer = gathering.answer(&self.members, phase, flight);
             self.answer(&gathering.asker, answer);
         }
     }

@@ -1,13 +1,16 @@
 //! Where traces go, how large they may be, and when recording begins.
 
+use nano_ipc::flight::FlightRules;
 use nano_ipc::step_bounds::Cycle;
+use nano_trace::{Rings, RingsError};
 use nix::unistd::{AccessFlags, access};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// When recording begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// With each process: session `auto`, until another one begins.
     Auto,
@@ -15,6 +18,17 @@ pub enum Mode {
     Manual,
     /// With these steps: session `schedule`.
     Schedule(Cycle),
+    /// As [`Mode::Manual`], and what happened last is kept for dumps.
+    Flight(FlightSettings),
+}
+
+/// How the flight recorder is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlightSettings {
+    /// So long is kept.
+    pub keep: Duration,
+    /// What fires a dump by itself.
+    pub rules: FlightRules,
 }
 
 /// A directory that traces can be written to, and how.
@@ -37,6 +51,33 @@ pub struct NoProfiler {
 }
 
 impl Profiler {
+    /// How long processes keep what they recorded; `None`: they do not.
+    pub fn keep(&self) -> Option<Duration> {
+        match &self.mode {
+            Mode::Flight(flight) => Some(flight.keep),
+            Mode::Auto | Mode::Manual | Mode::Schedule(_) => None,
+        }
+    }
+
+    /// What is too slow; empty where nothing is kept.
+    pub fn rules(&self) -> FlightRules {
+        match &self.mode {
+            Mode::Flight(flight) => flight.rules.clone(),
+            Mode::Auto | Mode::Manual | Mode::Schedule(_) => FlightRules::default(),
+        }
+    }
+
+    /// Memory to record into, in a process of the server.
+    ///
+    /// # Errors
+    /// When the system refuses it.
+    pub fn rings(&self) -> Result<Rings, RingsError> {
+        match self.keep() {
+            Some(_) => Rings::create_keeping(),
+            None => Rings::create(),
+        }
+    }
+
     /// Makes the directory if it is missing, and sees that it is writable.
     ///
     /// # Errors

@@ -3,11 +3,12 @@
 use crate::args::{Args, DeviceArg, DtypeArg, ProfilerModeArg};
 use crate::endpoints::Inherited;
 use crate::model::{self, Model, NoModel};
-use crate::profiler::{Mode, NoProfiler, Profiler};
+use crate::profiler::{FlightSettings, Mode, NoProfiler, Profiler};
 use crate::system_limits;
 use clap::ValueEnum;
 use log::LevelFilter;
 use nano_ipc::config::{CoreConfig, DeviceKind, Dtype, FrontendConfig, WorkerConfig};
+use nano_ipc::flight::FlightRules;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -54,6 +55,15 @@ pub enum WrongSettings {
     /// The traces' directory.
     #[error(transparent)]
     Profiler(#[from] NoProfiler),
+    /// What only one mode knows.
+    #[error(
+        "--profiler-trigger (NANO_PROFILER_TRIGGER) needs --profiler-mode flight \
+         (NANO_PROFILER_MODE) without a schedule: only there is kept what it would write"
+    )]
+    TriggerWithoutFlight,
+    /// Two modes at once.
+    #[error("--profiler-mode flight and --profiler-schedule exclude each other")]
+    FlightWithSchedule,
     /// The address.
     #[error("--host {host}: {source}")]
     Host {
@@ -128,12 +138,8 @@ impl Settings {
         let model = model::resolve(args.model.as_deref(), &args.served_model_name)?;
         let profiler = match &args.profiler_dir {
             Some(dir) if !dir.as_os_str().is_empty() => {
-                let mode = match (args.profiler_schedule, args.profiler_mode) {
-                    (Some(cycle), _) => Mode::Schedule(cycle),
-                    (None, ProfilerModeArg::Auto) => Mode::Auto,
-                    (None, ProfilerModeArg::Manual) => Mode::Manual,
-                };
-                Some(Profiler::prepare(dir, args.profiler_max_mb << 20, mode)?)
+                let max_bytes = args.profiler_max_mb << 20;
+                Some(Profiler::prepare(dir, max_bytes, mode(&args)?)?)
             }
             // An empty variable is an unset one.
             _ => None,
@@ -167,6 +173,13 @@ impl Settings {
         name_of(self.args.device)
     }
 
+    fn rules(&self) -> FlightRules {
+        self.profiler
+            .as_ref()
+            .map(Profiler::rules)
+            .unwrap_or_default()
+    }
+
     /// Set-up of the frontend.
     pub fn frontend(&self, inherited: &Inherited) -> FrontendConfig {
         FrontendConfig {
@@ -181,6 +194,7 @@ impl Settings {
             max_connections: self.max_connections,
             max_queued_requests: MAX_QUEUED_REQUESTS,
             seed: self.args.seed,
+            rules: self.rules(),
         }
     }
 
@@ -195,6 +209,7 @@ impl Settings {
             enable_prefix_caching: !self.args.no_enable_prefix_caching,
             max_waiting: MAX_QUEUED_REQUESTS,
             workers_record: true,
+            rules: self.rules(),
         }
     }
 
@@ -221,6 +236,22 @@ impl Settings {
             max_num_batched_tokens: self.args.max_num_batched_tokens,
             threads: self.args.threads,
         }
+    }
+}
+
+/// When recording begins.
+fn mode(args: &Args) -> Result<Mode, WrongSettings> {
+    let rules = &args.profiler_trigger;
+    match (args.profiler_schedule, args.profiler_mode) {
+        (None, ProfilerModeArg::Flight) => Ok(Mode::Flight(FlightSettings {
+            keep: Duration::from_secs(args.profiler_flight_seconds),
+            rules: rules.clone(),
+        })),
+        (Some(_), ProfilerModeArg::Flight) => Err(WrongSettings::FlightWithSchedule),
+        _ if rules.iter().next().is_some() => Err(WrongSettings::TriggerWithoutFlight),
+        (Some(cycle), _) => Ok(Mode::Schedule(cycle)),
+        (None, ProfilerModeArg::Auto) => Ok(Mode::Auto),
+        (None, ProfilerModeArg::Manual) => Ok(Mode::Manual),
     }
 }
 

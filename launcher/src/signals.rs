@@ -11,8 +11,8 @@ pub const END_SIGNALS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::S
 /// The signal that ends what is recorded, or begins a recording.
 pub const PROFILE_SIGNAL: Signal = Signal::SIGUSR1;
 
-/// Signals that mean nothing to the server, and by default would kill it.
-const HARMLESS_SIGNALS: [Signal; 1] = [Signal::SIGUSR2];
+/// The signal that writes what processes kept of their last seconds.
+pub const DUMP_SIGNAL: Signal = Signal::SIGUSR2;
 
 /// The signals that the launcher waits for, blocked everywhere else.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Signals {
         let mut set = SigSet::empty();
         set.add(Signal::SIGCHLD);
         set.add(PROFILE_SIGNAL);
-        set.extend(HARMLESS_SIGNALS);
+        set.add(DUMP_SIGNAL);
         for signal in END_SIGNALS {
             if signal != Signal::SIGHUP || !ignored(signal)? {
                 set.add(signal);

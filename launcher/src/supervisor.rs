@@ -9,20 +9,25 @@
 //! - Once `phase` is `Ending` every child was told so, and is killed when the
 //!   time is up. `phase` never goes back.
 
+use crate::dumper::{DumpOrder, Dumped, Dumper};
 use crate::outcome::{Cause, Outcome};
 use crate::process::Process;
 use crate::profile_controller::{Action, Now, ProfileController};
 use crate::pulse::{PING_EVERY, StallTimeout, Verdict};
-use crate::signals::{END_SIGNALS, PROFILE_SIGNAL, Signals};
+use crate::signals::{DUMP_SIGNAL, END_SIGNALS, PROFILE_SIGNAL, Signals};
 use nano_ipc::child::GRACE;
 use nano_ipc::engine_info::EngineInfo;
 use nano_ipc::role::Role;
 use nano_ipc::to_child::ToChild;
 use nano_ipc::to_launcher::ToLauncher;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// After an order to end at once: when what is left is killed. Children end
@@ -32,6 +37,9 @@ const KILL_AFTER: Duration = GRACE.saturating_add(Duration::from_millis(400));
 /// After that: when not even killing has helped, which only the kernel can
 /// cause. Together less than two seconds.
 const GIVE_UP_AFTER: Duration = Duration::from_millis(400);
+
+/// How long, after everybody's end, dumps may take that were ordered before.
+const DUMPED_WITHIN: Duration = Duration::from_millis(500);
 
 /// The loop looks at its clocks at least so often.
 const TICK: Duration = Duration::from_millis(250);
@@ -51,6 +59,7 @@ pub struct Supervisor<'a> {
     processes: Vec<Process>,
     gone: Vec<Process>,
     profile: ProfileController,
+    dumps: Dumps,
     signals: Signals,
     stall_timeout: StallTimeout,
     shutdown_timeout: Duration,
@@ -67,6 +76,7 @@ impl<'a> Supervisor<'a> {
     pub fn new(
         processes: Vec<Process>,
         profile: ProfileController,
+        dumps: Dumps,
         signals: Signals,
         stall_timeout: StallTimeout,
         shutdown_timeout: Duration,
@@ -76,6 +86,7 @@ impl<'a> Supervisor<'a> {
             processes,
             gone: Vec::new(),
             profile,
+            dumps,
             signals,
             stall_timeout,
             shutdown_timeout,
@@ -87,8 +98,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Watches until nobody is left; how the server ended, and the children that are gone.
-    pub fn run(mut self) -> (Outcome, Vec<Process>) {
+    /// Watches until nobody is left.
+    pub fn run(mut self) -> Ended {
         for process in &self.processes {
             self.profile.joined(process.number(), &[process.role]);
         }
@@ -97,12 +108,21 @@ impl<'a> Supervisor<'a> {
             self.hear();
             self.obey_signals();
             self.reap();
+            self.hear_of_dumps();
             self.control_profile();
             self.judge();
             self.enforce();
         }
-        let outcome = Outcome::of(self.cause, self.was_ready);
-        (outcome, self.gone)
+        let Dumps { dumper, made, .. } = self.dumps;
+        dumper.finish(DUMPED_WITHIN);
+        made.try_iter()
+            .for_each(|dumped| self.profile.dumped(dumped));
+        self.profile.log_rest();
+        Ended {
+            outcome: Outcome::of(self.cause, self.was_ready),
+            gone: self.gone,
+            dump: self.profile.take_dump_of_death(),
+        }
     }
 
     fn given_up(&self) -> bool {
@@ -122,7 +142,8 @@ impl<'a> Supervisor<'a> {
             None => until,
         };
         let controls = self.processes.iter().filter_map(Process::control_fd);
-        let mut fds: Vec<PollFd> = std::iter::once(self.signals.as_fd())
+        let mut fds: Vec<PollFd> = [self.signals.as_fd(), self.dumps.event.as_fd()]
+            .into_iter()
             .chain(controls)
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
@@ -148,12 +169,25 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    fn hear_of_dumps(&mut self) {
+        // Fails when there is nothing, and then nothing has come.
+        let _ = self.dumps.event.read();
+        while let Ok(dumped) = self.dumps.made.try_recv() {
+            self.profile.dumped(dumped);
+        }
+    }
+
     /// Does what the profile controller wants done.
     fn control_profile(&mut self) {
         self.profile.ticked(Now::read());
         for action in self.profile.take_actions() {
             match action {
                 Action::Log(line) => log::info!("{line}"),
+                Action::Dump(order) => {
+                    let processes = self.processes.iter().chain(&self.gone);
+                    let recorded = processes.filter_map(Process::recorded).collect();
+                    self.dumps.dumper.order(order, recorded);
+                }
                 Action::Tell { pid, message } => {
                     let mut processes = self.processes.iter_mut();
                     // One that is gone cannot be told.
@@ -171,6 +205,8 @@ impl<'a> Supervisor<'a> {
                 self.order_to_end(signal);
             } else if signal == PROFILE_SIGNAL {
                 self.profile.toggled(Now::read());
+            } else if signal == DUMP_SIGNAL {
+                self.profile.dump_signalled(Now::read());
             }
         }
     }
@@ -233,6 +269,7 @@ impl<'a> Supervisor<'a> {
                 continue;
             };
             let mut process = self.processes.remove(index);
+            process.is_dead = matches!(died, Death::Signal(_));
             // Its last words may have come after the last look.
             let _ = process.hear(Instant::now());
             self.profile.gone(Now::read(), process.number());
@@ -270,6 +307,7 @@ impl<'a> Supervisor<'a> {
             log::debug!("{}", cause.text());
             return;
         }
+        self.profile.died(Now::read(), cause.text());
         self.end_all(&format!("the engine stopped: {}", cause.text()));
         self.cause = Some(cause.root(self.cause.take()));
     }
@@ -343,6 +381,48 @@ impl<'a> Supervisor<'a> {
             }
             _ => {}
         }
+    }
+}
+
+/// What is left of a server.
+pub struct Ended {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Its processes, which are gone.
+    pub gone: Vec<Process>,
+    /// What is to be written of what they kept.
+    pub dump: Option<DumpOrder>,
+}
+
+/// Who writes dumps, and what has been written.
+pub struct Dumps {
+    dumper: Dumper,
+    made: Receiver<Dumped>,
+    /// Readable when something has been.
+    event: Arc<EventFd>,
+}
+
+impl Dumps {
+    /// `facts`: of the run.
+    ///
+    /// # Errors
+    /// When there is no thread or descriptor to be had.
+    pub fn start(facts: Vec<(String, String)>) -> io::Result<Dumps> {
+        let (tell, made) = channel();
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = Arc::new(EventFd::from_flags(flags)?);
+        let of_thread = Arc::clone(&event);
+        let dumper = Dumper::start(facts, move |dumped| {
+            // The supervisor may be at its end.
+            let _ = tell.send(dumped);
+            // Fails only at the counter's maximum, when it is readable anyway.
+            let _ = of_thread.write(1);
+        })?;
+        Ok(Dumps {
+            dumper,
+            made,
+            event,
+        })
     }
 }
 

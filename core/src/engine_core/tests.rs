@@ -31,6 +31,7 @@ fn config() -> CoreConfig {
         enable_prefix_caching: true,
         max_waiting: 16,
         workers_record: true,
+        rules: Default::default(),
     }
 }
 
@@ -44,6 +45,7 @@ fn mock_worker(num_kv_blocks: u32) -> MockWorker {
         load_time: Duration::ZERO,
         step_time: Duration::ZERO,
         endless_step: None,
+        slow_step: Default::default(),
     }
 }
 

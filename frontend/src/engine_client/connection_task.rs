@@ -1,6 +1,7 @@
 //! The one task that owns the connection to the core.
 
 use super::router::Router;
+use super::slow_rules::SlowRules;
 use super::{Command, EngineState};
 use crate::metrics::EngineMetrics;
 use nano_ipc::async_connection::{self, AsyncReceiver, AsyncSender};
@@ -40,13 +41,14 @@ pub(super) fn spawn(
     connection: Connection,
     run: u64,
     commands: mpsc::UnboundedReceiver<Command>,
+    slow: SlowRules,
     shared: Shared,
 ) -> io::Result<()> {
     let (receiver, sender) = async_connection::split(connection)?;
     let task = Task {
         receiver,
         sender,
-        router: Router::new(Arc::clone(&shared.metrics)),
+        router: Router::new(Arc::clone(&shared.metrics), slow),
         shared,
     };
     tokio::spawn(task.run(run, commands));
@@ -140,8 +142,9 @@ impl Task {
                         &[Flow::request(request.trace_key)],
                     );
                     let id = request.id;
+                    let watched = self.router.watch(&request);
                     match self.queue(&ToCore::Add(request)) {
-                        Ok(()) => self.router.open(id, route),
+                        Ok(()) => self.router.open(id, route, watched),
                         // Too long for a frame: this one alone fails.
                         Err(error) => route.refuse(error.to_string()),
                     }

@@ -4,6 +4,7 @@ mod connection_task;
 mod generation;
 mod inbox;
 mod router;
+mod slow_rules;
 #[cfg(test)]
 mod tests;
 mod timings;
@@ -11,6 +12,7 @@ mod timings;
 pub use generation::Generation;
 pub use inbox::Arrival;
 pub use router::Ending;
+pub use slow_rules::SlowRules;
 pub use timings::Timings;
 
 use crate::metrics::EngineMetrics;
@@ -99,7 +101,8 @@ pub struct NewSequence {
 
 impl EngineClient {
     /// Greets the core on `connection` and starts the task that owns it.
-    /// `run`: the server's random word; `max_sequences`: in the engine at once.
+    /// `run`: the server's random word; `max_sequences`: in the engine at once;
+    /// `slow`: what is too slow.
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
@@ -108,6 +111,7 @@ impl EngineClient {
         run: u64,
         max_sequences: usize,
         metrics: Arc<EngineMetrics>,
+        slow: SlowRules,
     ) -> io::Result<EngineClient> {
         let admission = Arc::new(Semaphore::new(max_sequences));
         let (commands, queue) = mpsc::unbounded_channel();
@@ -116,6 +120,7 @@ impl EngineClient {
             connection,
             run,
             queue,
+            slow,
             connection_task::Shared {
                 state: state_sender,
                 metrics,

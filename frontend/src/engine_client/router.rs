@@ -1,6 +1,7 @@
 //! Which open sequence belongs to whom: the state of the connection's task.
 
 use super::inbox::Inbox;
+use super::slow_rules::{SlowRules, Watched};
 use super::timings::Timings;
 use crate::metrics::EngineMetrics;
 use nano_ipc::engine_core_output::{EngineCoreOutput, FinishReason};
@@ -55,6 +56,8 @@ pub(super) struct Route {
     prompt_tokens: u32,
     max_tokens: u32,
     timings: Timings,
+    /// Present where something can be too slow.
+    watched: Option<Watched>,
     /// The handler knows that it ended, or ended it itself.
     told: bool,
     /// Returns when the route ends.
@@ -79,6 +82,7 @@ impl Route {
                 arrived_ns,
                 ..Timings::default()
             },
+            watched: None,
             told: false,
             _permit: permit,
         }
@@ -136,17 +140,25 @@ fn failure(id: RequestId, reason: String, first_step_ns: u64) -> EngineCoreOutpu
 pub(super) struct Router {
     routes: HashMap<RequestId, Route>,
     metrics: Arc<EngineMetrics>,
+    slow: SlowRules,
 }
 
 impl Router {
-    pub fn new(metrics: Arc<EngineMetrics>) -> Router {
+    pub fn new(metrics: Arc<EngineMetrics>, slow: SlowRules) -> Router {
         Router {
             routes: HashMap::new(),
             metrics,
+            slow,
         }
     }
 
-    pub fn open(&mut self, id: RequestId, route: Route) {
+    /// What is to be remembered of a request that may turn out to be too slow.
+    pub fn watch(&self, request: &EngineCoreRequest) -> Option<Watched> {
+        self.slow.watch(request.trace_key, &request.external_id)
+    }
+
+    pub fn open(&mut self, id: RequestId, mut route: Route, watched: Option<Watched>) {
+        route.watched = watched;
         self.routes.insert(id, route);
     }
 
@@ -171,8 +183,14 @@ impl Router {
             if timings.first_token_ns == 0 {
                 timings.first_token_ns = now_ns;
                 self.metrics.first_token(route.prompt_tokens, timings);
+                if let Some(watched) = &route.watched {
+                    self.slow.first_token(watched, timings);
+                }
             } else {
                 self.metrics.next_token(timings.last_token_ns, now_ns);
+                if let Some(watched) = &mut route.watched {
+                    self.slow.next_token(watched, timings, now_ns);
+                }
             }
             timings.last_token_ns = now_ns;
             timings.num_tokens += tokens;

@@ -62,7 +62,8 @@ impl Core {
 async fn pair() -> (EngineClient, Core) {
     let (near, far) = UnixStream::pair().expect("socketpair");
     let near = Connection::from_fd(near.into());
-    let client = EngineClient::start(near, 7, MAX_SEQUENCES, metrics()).expect("in a runtime");
+    let client = EngineClient::start(near, 7, MAX_SEQUENCES, metrics(), SlowRules::none())
+        .expect("in a runtime");
     let (receiver, sender) = split(Connection::from_fd(far.into())).expect("in a runtime");
     let mut core = Core { receiver, sender };
     assert!(matches!(core.next().await, ToCore::Hello(hello) if hello.run == 7));
@@ -220,7 +221,7 @@ proptest! {
         calls in prop::collection::vec((0u8..4, 0u64..6, 0usize..5, any::<bool>()), 0..200)
     ) {
         let semaphore = Arc::new(Semaphore::new(6));
-        let mut router = Router::new(metrics());
+        let mut router = Router::new(metrics(), SlowRules::none());
         let mut open = std::collections::HashMap::new();
         for (now, (call, id, count, finish)) in (1u64..).zip(calls) {
             let id = RequestId(id);
@@ -233,7 +234,7 @@ proptest! {
                         ..new_sequence(8).request
                     };
                     let permit = permit.expect("one for each id");
-                    router.open(id, Route::new(&request, inbox, 0, 1, permit));
+                    router.open(id, Route::new(&request, inbox, 0, 1, permit), None);
                     open.insert(id, 0);
                 }
                 1 => {

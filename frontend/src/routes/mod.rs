@@ -40,6 +40,7 @@ pub fn router(app: Arc<App>) -> Router {
     let profile = Router::new()
         .route("/start_profile", post(profile::start))
         .route("/stop_profile", post(profile::stop))
+        .route("/profile/dump", post(profile::dump))
         .route("/profile/status", get(profile::status))
         .route("/profile/trace", get(profile::trace))
         .layer(middleware::from_fn_with_state(

@@ -75,7 +75,9 @@ mod tests {
             tokenize::detokenize_body(f, &served)
         });
         let profiled = read("{}", profile::start_profile);
+        let dumped = read("{}", profile::dump_body);
         for (component, fields) in [
+            ("DumpProfile", dumped),
             ("StartProfile", profiled),
             ("CompletionRequest", completion),
             ("ChatCompletionRequest", conversation),

@@ -90,6 +90,7 @@ fn state() -> ProfileAnswer {
         phase: ProfilePhase::Recording,
         sessions: vec![session.clone(), session],
         notes: vec!["a note".to_owned()],
+        flight: None,
     })
 }
 

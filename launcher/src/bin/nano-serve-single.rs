@@ -17,14 +17,15 @@ use nano_ipc::role::Role;
 use nano_ipc::to_child::ToChild;
 use nano_ipc::to_launcher::ToLauncher;
 use nano_serve::args::Args;
+use nano_serve::dumper::{Dumped, Dumper, Recorded};
 use nano_serve::endpoints::{Inherited, bind_http};
 use nano_serve::facts::facts;
 use nano_serve::outcome::{Cause, Outcome};
-use nano_serve::profile_controller::{Action, Now, ProfileController, SINGLE};
+use nano_serve::profile_controller::{Action, Now, ProfileController, SINGLE, told_of_dump};
 use nano_serve::settings::Settings;
-use nano_serve::signals::{END_SIGNALS, PROFILE_SIGNAL, Signals};
+use nano_serve::signals::{DUMP_SIGNAL, END_SIGNALS, PROFILE_SIGNAL, Signals};
 use nano_serve::{announce, run_word};
-use nano_trace::{ProcessTrace, Rings};
+use nano_trace::ProcessTrace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::error::Error;
 use std::fmt::Display;
@@ -44,6 +45,10 @@ enum Happening {
     EndSignal,
     /// The operator wants a recording to begin or end.
     ProfileSignal,
+    /// The operator wants what was kept.
+    DumpSignal,
+    /// A dump was written.
+    Dumped(Dumped),
     /// A role has said something.
     Said(ToLauncher),
     /// A role's loop has ended.
@@ -70,13 +75,23 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     let run = run_word()?;
     let (happening, happenings) = channel();
     let mut profile = ProfileController::new(settings.profiler.clone(), run);
-    start_trace(&settings, run, &profile, &happening)?;
+    let recorded = start_trace(&settings, run, &profile, &happening)?;
     profile.joined(std::process::id(), &ROLES);
+    report_panics(&happening);
+    let facts = facts(&settings);
+    let dumper = Dumper::start(facts.clone(), {
+        let happening = happening.clone();
+        move |dumped| {
+            // The main thread may have ended.
+            let _ = happening.send(Happening::Dumped(dumped));
+        }
+    })?;
 
     let (frontend_end, core_to_frontend) = UnixStream::pair()?;
     let (worker_end, core_to_worker) = UnixStream::pair()?;
     let core_ends = vec![core_to_frontend.into(), core_to_worker.into()];
     let roles = Roles {
+        recorded: recorded.into_iter().collect(),
         frontend: lifecycle(&happening)?,
         engine: [lifecycle(&happening)?, lifecycle(&happening)?],
     };
@@ -101,15 +116,41 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
         move || nano_frontend::run(&config, http, core, run, lifecycle)
     })?;
     watch_signals(signals, happening)?;
-    Ok(watch(
+    let outcome = watch(
         &roles,
         &happenings,
-        profile,
+        (&mut profile, &dumper),
         settings.shutdown_timeout,
         |info| {
             announce::ready(&settings, address, info, started.elapsed());
         },
-    ))
+    );
+    dumper.finish(DUMPED_WITHIN);
+    for happened in happenings.try_iter() {
+        if let Happening::Dumped(dumped) = happened {
+            profile.dumped(dumped);
+        }
+    }
+    profile.log_rest();
+    if let (Some(dump), Outcome::Failed(why)) = (profile.take_dump_of_death(), &outcome) {
+        let told = told_of_dump(&dump.carry_out(&roles.recorded, &facts));
+        log::info!("flight recorder: {} ({why}): {told}", dump.name);
+    }
+    Ok(outcome)
+}
+
+/// How long dumps may take that were ordered before the end.
+const DUMPED_WITHIN: Duration = Duration::from_millis(500);
+
+/// From now on the main thread learns of every panic.
+fn report_panics(happening: &Sender<Happening>) {
+    let happening = happening.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        log::error!("{panic}");
+        let text = logging::one_line(&panic.to_string());
+        // The main thread may have ended.
+        let _ = happening.send(Happening::Said(ToLauncher::Panicked(text)));
+    }));
 }
 
 /// One recorder, and one file a session, for the whole server.
@@ -118,11 +159,11 @@ fn start_trace(
     run: u64,
     profile: &ProfileController,
     happening: &Sender<Happening>,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<Option<Recorded>, Box<dyn Error>> {
     let Some(profiler) = &settings.profiler else {
-        return Ok(());
+        return Ok(None);
     };
-    let rings = Rings::create()?;
+    let rings = profiler.rings()?;
     nano_trace::start(ProcessTrace {
         dir: profiler.dir.clone(),
         sessions: profile.sessions_at_start(&ROLES),
@@ -130,13 +171,19 @@ fn start_trace(
         run,
         rings: rings.fd().try_clone_to_owned()?,
         facts: facts(settings),
+        keep: profiler.keep(),
     })?;
     let happening = happening.clone();
     nano_trace::on_session_end(move |status| {
         // The main thread may have ended.
         let _ = happening.send(Happening::Said(ToLauncher::ProfileEnded(status)));
     });
-    Ok(())
+    Ok(Some(Recorded {
+        pid: std::process::id(),
+        role: SINGLE.to_owned(),
+        rings: Arc::new(rings),
+        is_dead: false,
+    }))
 }
 
 fn lifecycle(happening: &Sender<Happening>) -> io::Result<Arc<Lifecycle>> {
@@ -177,6 +224,7 @@ fn watch_signals(signals: Signals, happening: Sender<Happening>) -> io::Result<(
                 while let Some(signal) = signals.next() {
                     let happened = match signal {
                         PROFILE_SIGNAL => Happening::ProfileSignal,
+                        DUMP_SIGNAL => Happening::DumpSignal,
                         signal if END_SIGNALS.contains(&signal) => Happening::EndSignal,
                         _ => continue,
                     };
@@ -194,6 +242,8 @@ const ROLES: [Role; 3] = [Role::Core, Role::Worker { rank: 0 }, Role::Frontend];
 
 /// The lifecycles of the loops that run.
 struct Roles {
+    /// What they record into, if they do.
+    recorded: Vec<Recorded>,
     frontend: Arc<Lifecycle>,
     engine: [Arc<Lifecycle>; 2],
 }
@@ -212,7 +262,7 @@ impl Roles {
 impl Roles {
     /// Does what the profile controller wants done. The recorder is obeyed for
     /// all roles at once.
-    fn control_profile(&self, profile: &mut ProfileController) {
+    fn control_profile(&self, profile: &mut ProfileController, dumper: &Dumper) {
         profile.ticked(Now::read());
         loop {
             let actions = profile.take_actions();
@@ -222,6 +272,7 @@ impl Roles {
             for action in actions {
                 match action {
                     Action::Log(line) => log::info!("{line}"),
+                    Action::Dump(order) => dumper.order(order, self.recorded.clone()),
                     Action::Tell { pid, message } => self.tell(profile, pid, message),
                 }
             }
@@ -237,6 +288,7 @@ impl Roles {
             }
             ToChild::ProfileSwitch(switch) => recorder::switch(&switch),
             ToChild::CountSteps(steps) => self.engine[0].profile().count_steps(steps),
+            ToChild::FlightCounts(counts) => self.frontend.profile().set_flight_counts(counts),
             ToChild::ProfileAnswer { id, answer } => {
                 self.frontend.profile().answer(id, *answer);
             }
@@ -265,7 +317,7 @@ enum Phase {
 fn watch(
     roles: &Roles,
     happenings: &Receiver<Happening>,
-    mut profile: ProfileController,
+    (profile, dumper): (&mut ProfileController, &Dumper),
     shutdown_timeout: Duration,
     on_ready: impl Fn(&EngineInfo),
 ) -> Outcome {
@@ -280,7 +332,7 @@ fn watch(
         }
     };
     while left > 0 {
-        roles.control_profile(&mut profile);
+        roles.control_profile(profile, dumper);
         let end = match phase {
             Phase::Serving => None,
             Phase::Draining { until } | Phase::Ending { until } => Some(until),
@@ -303,6 +355,14 @@ fn watch(
             }
             (Some(Happening::ProfileSignal), _) => {
                 profile.toggled(Now::read());
+                phase
+            }
+            (Some(Happening::DumpSignal), _) => {
+                profile.dump_signalled(Now::read());
+                phase
+            }
+            (Some(Happening::Dumped(dumped)), _) => {
+                profile.dumped(dumped);
                 phase
             }
             (Some(Happening::EndSignal), Phase::Serving) => {
@@ -333,6 +393,7 @@ fn watch(
                     other => {
                         let reason = other.err().unwrap_or_else(|| "it ended".to_owned());
                         let found = Cause::failure(role, &reason).root(cause.take());
+                        profile.died(Now::read(), found.text());
                         let phase = end_all(&format!("the engine stopped: {}", found.text()));
                         cause = Some(found);
                         phase

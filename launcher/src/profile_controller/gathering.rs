@@ -1,6 +1,7 @@
 //! What processes report to one command, until it can be answered.
 
 use super::place::Member;
+use nano_ipc::flight::FlightState;
 use nano_ipc::profile::{
     Part, ProfileAnswer, ProfilePhase, ProfileState, RecorderReport, SessionOfProcess,
     SessionOfServer,
@@ -128,7 +129,12 @@ impl Gathering {
     }
 
     /// The answer, of what was told.
-    pub(super) fn answer(&self, members: &[Member], phase: ProfilePhase) -> ProfileAnswer {
+    pub(super) fn answer(
+        &self,
+        members: &[Member],
+        phase: ProfilePhase,
+        flight: Option<FlightState>,
+    ) -> ProfileAnswer {
         let sessions: Vec<SessionOfServer> = self
             .session_names()
             .into_iter()
@@ -147,6 +153,7 @@ impl Gathering {
             phase,
             sessions,
             notes,
+            flight,
         })
     }
 

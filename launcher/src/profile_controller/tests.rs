@@ -1,7 +1,11 @@
 //! The controller without sockets: what goes in, what comes out.
 
+mod flight;
+
 use super::place::SLACK;
 use super::*;
+use crate::dumper::Dumped;
+use nano_ipc::flight::FlightCounts;
 use nano_ipc::profile::{Activities, Part, ProcessFilter, ProfileState};
 use nano_ipc::step_bounds::Cycle;
 use nano_trace::SessionState;
@@ -25,6 +29,8 @@ struct Server {
     switches: Vec<(u32, SessionSwitch)>,
     counting: Option<StepsToCount>,
     ends: Vec<(u32, u64)>,
+    dumps: Vec<DumpOrder>,
+    counts: FlightCounts,
     log: Vec<String>,
     last_id: u64,
     /// Files are not whole before that many reports.
@@ -85,6 +91,8 @@ impl Server {
             switches: Vec::new(),
             counting: None,
             ends: Vec::new(),
+            dumps: Vec::new(),
+            counts: FlightCounts::default(),
             log: Vec::new(),
             last_id: 0,
             flushes: 0,
@@ -109,6 +117,7 @@ impl Server {
             for action in actions {
                 match action {
                     Action::Log(line) => self.log.push(line),
+                    Action::Dump(order) => self.dumps.push(order),
                     Action::Tell { pid, message } => self.hear(pid, message),
                 }
             }
@@ -122,6 +131,10 @@ impl Server {
             ToChild::CountSteps(steps) => {
                 assert_eq!(pid, CORE);
                 self.counting = steps;
+            }
+            ToChild::FlightCounts(counts) => {
+                assert_eq!(pid, FRONTEND);
+                self.counts = counts;
             }
             ToChild::Profile { number, order } => {
                 if !self.stopped.contains(&pid) {

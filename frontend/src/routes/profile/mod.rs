@@ -1,12 +1,15 @@
-//! `POST /start_profile`, `POST /stop_profile`, `GET /profile/status` and
-//! `GET /profile/trace`.
+//! `POST /start_profile`, `POST /stop_profile`, `POST /profile/dump`,
+//! `GET /profile/status` and `GET /profile/trace`.
 //!
 //! The launcher decides; here its answers become HTTP.
 
 mod download;
+mod dump_body;
 mod start_body;
 mod view;
 
+#[cfg(test)]
+pub(super) use dump_body::dump as dump_body;
 pub(super) use start_body::start_profile;
 
 use crate::api_error::ApiError;
@@ -34,6 +37,27 @@ pub(super) async fn start(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
+    let start = read_body(&app, request, start_profile).await?;
+    let command = ProfileCommand::Start(Box::new(start));
+    let state = done(ask(&app, command, PATIENCE).await?)?;
+    Ok(Json(view::newest(&state)))
+}
+
+pub(super) async fn dump(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let command = read_body(&app, request, dump_body::dump).await?;
+    let state = done(ask(&app, command, PATIENCE + WHOLE_WITHIN).await?)?;
+    Ok(Json(view::newest(&state)))
+}
+
+/// The fields of a body, which may be absent, as what they mean.
+async fn read_body<T: Send + 'static>(
+    app: &App,
+    request: Request,
+    read: fn(&Fields<'_>) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
     let body = app.bodies.read(request.into_body()).await?;
     let len = body.len();
     let parse = move |_: &Waiter| {
@@ -43,12 +67,9 @@ pub(super) async fn start(
             b"" | b"null" => b"{}",
             body => body,
         };
-        start_profile(&Fields::parse(body)?)
+        read(&Fields::parse(body)?)
     };
-    let start = app.preprocess(len, parse).await?;
-    let command = ProfileCommand::Start(Box::new(start));
-    let state = done(ask(&app, command, PATIENCE).await?)?;
-    Ok(Json(view::newest(&state)))
+    app.preprocess(len, parse).await
 }
 
 #[derive(Deserialize)]
@@ -140,6 +161,9 @@ fn done(answer: ProfileAnswer) -> Result<ProfileState, ApiError> {
     }
 }
 
+const NO_FLIGHT: &str = "this server keeps nothing that could be dumped: start it with \
+                         NANO_PROFILER_MODE=flight (or --profiler-mode flight)";
+
 const OFF: &str = "profiling is not enabled on this server: start it with NANO_PROFILER_DIR \
                    (or --profiler-dir) naming a directory for traces";
 
@@ -148,6 +172,10 @@ fn refusal(answer: ProfileAnswer) -> ApiError {
         ProfileAnswer::Off => ApiError::missing(OFF),
         ProfileAnswer::Busy(session) => ApiError::conflict(format!(
             "session {session} is being recorded already; POST /stop_profile ends it"
+        )),
+        ProfileAnswer::NoFlight => ApiError::conflict(NO_FLIGHT.to_owned()),
+        ProfileAnswer::DumpsWait(waiting) => ApiError::busy(format!(
+            "{waiting} dumps are being written; try again later"
         )),
         ProfileAnswer::NoProcess => ApiError::invalid(
             "processes",

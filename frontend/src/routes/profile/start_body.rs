@@ -42,13 +42,21 @@ pub fn start_profile(fields: &Fields<'_>) -> Result<StartProfile, ApiError> {
 /// `profile_prefix` and `profile_id` are vLLM's and SGLang's.
 fn name(fields: &Fields<'_>) -> Result<Option<SessionName>, ApiError> {
     for key in ["name", "profile_prefix", "profile_id"] {
-        if let Some(text) = fields.get::<String>(key)? {
-            let name = text.parse::<SessionName>();
-            let name = name.map_err(|error| ApiError::invalid(key, format!("{key}: {error}")))?;
+        if let Some(name) = session_name(fields, key)? {
             return Ok(Some(name));
         }
     }
     Ok(None)
+}
+
+/// The field as a session's name.
+pub(super) fn session_name(
+    fields: &Fields<'_>,
+    key: &'static str,
+) -> Result<Option<SessionName>, ApiError> {
+    let text = fields.get::<String>(key)?;
+    let name = text.map(|text| text.parse::<SessionName>()).transpose();
+    name.map_err(|error| ApiError::invalid(key, format!("{key}: {error}")))
 }
 
 /// `delay_iterations` and `max_iterations` are vLLM's, `start_step` and
@@ -181,7 +189,7 @@ fn word(
 }
 
 /// The field as a number, which may come as a text.
-fn number(
+pub(super) fn number(
     fields: &Fields<'_>,
     name: &'static str,
     range: RangeInclusive<u64>,

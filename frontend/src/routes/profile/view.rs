@@ -1,6 +1,7 @@
 //! How the profiler stands, as JSON.
 
 use jiff::Timestamp;
+use nano_ipc::flight::FlightState;
 use nano_ipc::profile::{Part, ProfilePhase, ProfileState, SessionOfProcess, SessionOfServer};
 use nano_trace::SessionState;
 use serde_json::{Value, json};
@@ -36,7 +37,26 @@ pub(super) fn all(state: &ProfileState) -> Value {
         })
     });
     view["earlier"] = earlier.collect();
+    view["flight"] = state.flight.as_ref().map_or(Value::Null, flight);
     view
+}
+
+fn flight(state: &FlightState) -> Value {
+    let by_rule = |counts: &[u64]| -> Value {
+        let kinds = state.rules.iter().map(|rule| rule.kind);
+        let counts = kinds.map(|kind| (kind.name().to_owned(), counts[kind as usize].into()));
+        Value::Object(counts.collect())
+    };
+    json!({
+        "seconds": state.keep.as_secs_f64(),
+        "rules": state.rules.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "fired": by_rule(&state.counts.fired),
+        "suppressed": by_rule(&state.counts.suppressed),
+        "dumps": state.dumps.iter().map(|dump| json!({
+            "session": dump.session.as_str(),
+            "trigger": dump.trigger.name(),
+        })).collect::<Vec<_>>(),
+    })
 }
 
 fn phase(phase: ProfilePhase) -> &'static str {

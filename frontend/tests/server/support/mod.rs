@@ -61,6 +61,7 @@ pub fn config() -> FrontendConfig {
         max_connections: 64,
         max_queued_requests: 16,
         seed: Some(1),
+        rules: Default::default(),
     }
 }
 

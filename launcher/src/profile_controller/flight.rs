@@ -1,0 +1,443 @@
+//! The flight recorder's part of the controller: when a dump is made, of which
+//! interval, and what is told of it.
+//!
+//! Invariants:
+//! - rules fire at most one dump in [`BETWEEN_DUMPS_BY_RULE`], panics too;
+//! - at most [`MAX_WAITING`] dumps have been ordered and not made;
+//! - every client that asked for one is answered, in [`MADE_WITHIN`] at the latest.
+
+use super::gathering::Asker;
+use super::{Action, Now, ProfileController, names};
+use crate::dumper::{DumpOrder, Dumped};
+use nano_ipc::flight::{
+    DumpMade, FlightCounts, FlightRules, FlightState, Millis, RuleFired, TriggerKind,
+};
+use nano_ipc::profile::{
+    Part, ProfileAnswer, ProfilePhase, ProfileState, SessionOfProcess, SessionOfServer,
+};
+use nano_ipc::role::Role;
+use nano_ipc::to_child::ToChild;
+use nano_trace::{SessionName, SessionState, SessionStatus};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// See the module.
+pub(super) const BETWEEN_DUMPS_BY_RULE: Duration = Duration::from_secs(60);
+
+/// Dumps that may be ordered and not made.
+pub(super) const MAX_WAITING: usize = 4;
+
+/// So long may a dump take until whoever asked is told that it failed.
+pub(super) const MADE_WITHIN: Duration = Duration::from_secs(30);
+
+/// Dumps that the status names.
+const NAMED: usize = 16;
+
+/// A panic is that of the process's death if it comes so shortly before.
+const LAST_PANIC: Duration = Duration::from_secs(2);
+
+/// What is kept, what fires a dump, and what came of it.
+#[derive(Debug)]
+pub(super) struct Flight {
+    keep: Duration,
+    rules: FlightRules,
+    counts: FlightCounts,
+    waiting: Vec<Waiting>,
+    /// Newest last.
+    made: VecDeque<DumpMade>,
+    num_ordered: u32,
+    last_by_rule: Option<Instant>,
+    last_by_panic: Option<Instant>,
+    /// What is to be written when all processes are gone.
+    of_death: Option<DumpOrder>,
+    has_died: bool,
+}
+
+/// A dump that is not made yet.
+#[derive(Debug)]
+struct Waiting {
+    number: u32,
+    name: SessionName,
+    /// What was behind it, in words.
+    why: String,
+    /// `None`: nobody.
+    asker: Option<Asker>,
+    until: Instant,
+}
+
+/// What is behind a dump.
+#[derive(Debug)]
+enum Trigger {
+    Http,
+    Sigusr2,
+    Rule(RuleFired),
+    Panic(String),
+    Death(String),
+}
+
+impl Trigger {
+    fn kind(&self) -> TriggerKind {
+        match self {
+            Trigger::Http => TriggerKind::Http,
+            Trigger::Sigusr2 => TriggerKind::Sigusr2,
+            Trigger::Rule(_) => TriggerKind::Rule,
+            Trigger::Panic(_) => TriggerKind::Panic,
+            Trigger::Death(_) => TriggerKind::Death,
+        }
+    }
+
+    /// What files say of it.
+    fn facts(&self) -> Vec<(String, String)> {
+        let fact = |key: &str, value: String| (key.to_owned(), value);
+        let mut facts = vec![fact("trigger", self.kind().name().to_owned())];
+        match self {
+            Trigger::Http | Trigger::Sigusr2 => {}
+            Trigger::Rule(fired) => {
+                facts.push(fact("rule", fired.rule.to_string()));
+                facts.push(fact("value_ms", Millis(fired.value).to_string()));
+                if let Some(id) = &fired.request_id {
+                    facts.push(fact("request_id", id.clone()));
+                }
+            }
+            Trigger::Panic(text) | Trigger::Death(text) => {
+                facts.push(fact("reason", text.clone()));
+            }
+        }
+        facts
+    }
+
+    /// In words.
+    fn why(&self) -> String {
+        match self {
+            Trigger::Http => "POST /profile/dump".to_owned(),
+            Trigger::Sigusr2 => "SIGUSR2".to_owned(),
+            Trigger::Rule(fired) => {
+                let value = Millis(fired.value);
+                match &fired.request_id {
+                    Some(id) => format!("{}: {value} ms, request {id}", fired.rule),
+                    None => format!("{}: {value} ms", fired.rule),
+                }
+            }
+            Trigger::Panic(text) => format!("panic: {text}"),
+            Trigger::Death(text) => text.clone(),
+        }
+    }
+}
+
+impl Flight {
+    pub(super) fn new(keep: Duration, rules: FlightRules) -> Flight {
+        Flight {
+            keep,
+            rules,
+            counts: FlightCounts::default(),
+            waiting: Vec::new(),
+            made: VecDeque::new(),
+            num_ordered: 0,
+            last_by_rule: None,
+            last_by_panic: None,
+            of_death: None,
+            has_died: false,
+        }
+    }
+
+    pub(super) fn next_tick(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.until).min()
+    }
+
+    pub(super) fn newest(&self) -> Option<SessionName> {
+        self.made.back().map(|made| made.session.clone())
+    }
+
+    pub(super) fn state(&self) -> FlightState {
+        FlightState {
+            keep: self.keep,
+            rules: self.rules.clone(),
+            counts: self.counts.clone(),
+            dumps: self.made.iter().cloned().collect(),
+        }
+    }
+
+    /// Whether one is allowed now by what may fire one in a while only.
+    fn admits(last: &mut Option<Instant>, now: Now) -> bool {
+        let is_due = |last: Instant| now.instant.duration_since(last) >= BETWEEN_DUMPS_BY_RULE;
+        let admits = last.is_none_or(is_due);
+        if admits {
+            *last = Some(now.instant);
+        }
+        admits
+    }
+}
+
+impl ProfileController {
+    /// A client wants a dump.
+    pub(super) fn dump_asked(
+        &mut self,
+        now: Now,
+        asker: Asker,
+        name: Option<SessionName>,
+        reach: Option<Duration>,
+    ) {
+        match &self.flight {
+            None => self.answer(&asker, ProfileAnswer::NoFlight),
+            Some(flight) if flight.waiting.len() >= MAX_WAITING => {
+                self.answer(&asker, ProfileAnswer::DumpsWait(MAX_WAITING));
+            }
+            Some(_) => self.dump(now, Trigger::Http, Some(asker), name, reach),
+        }
+    }
+
+    /// The operator's signal for a dump.
+    pub fn dump_signalled(&mut self, now: Now) {
+        match &self.flight {
+            None => self.log(
+                "SIGUSR2: nothing is kept that could be dumped (NANO_PROFILER_MODE=flight with \
+                 NANO_PROFILER_DIR keeps the last seconds)"
+                    .to_owned(),
+            ),
+            Some(flight) if flight.waiting.len() >= MAX_WAITING => {
+                self.log(format!("SIGUSR2: {MAX_WAITING} dumps wait to be made"));
+            }
+            Some(_) => self.dump(now, Trigger::Sigusr2, None, None, None),
+        }
+    }
+
+    /// Something was slower than a rule allows.
+    pub(super) fn rule_fired(&mut self, now: Now, fired: RuleFired) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let kind = fired.rule.kind as usize;
+        flight.counts.fired[kind] += 1;
+        let has_room = flight.waiting.len() < MAX_WAITING;
+        if has_room && Flight::admits(&mut flight.last_by_rule, now) {
+            self.dump(now, Trigger::Rule(fired), None, None, None);
+        } else {
+            flight.counts.suppressed[kind] += 1;
+            self.tell_counts();
+        }
+    }
+
+    /// A thread of a process has panicked.
+    pub(super) fn panicked(&mut self, now: Now, text: String) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let has_room = flight.waiting.len() < MAX_WAITING;
+        if has_room && Flight::admits(&mut flight.last_by_panic, now) {
+            self.dump(now, Trigger::Panic(text), None, None, None);
+        }
+    }
+
+    /// The server ends because a process died or failed, for this reason. What
+    /// all processes kept is to be written once they are gone: they record
+    /// until then, and cannot be waited for. See [`Self::take_dump_of_death`].
+    pub fn died(&mut self, now: Now, reason: &str) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let is_first = !std::mem::replace(&mut flight.has_died, true);
+        let of_panic = flight
+            .last_by_panic
+            .is_some_and(|last| now.instant.duration_since(last) < LAST_PANIC);
+        if is_first && !of_panic {
+            let order = self.order_of(now, &Trigger::Death(reason.to_owned()), None, None);
+            if let Some(flight) = &mut self.flight {
+                flight.of_death = order;
+            }
+        }
+    }
+
+    /// What is to be written when all processes are gone.
+    pub fn take_dump_of_death(&mut self) -> Option<DumpOrder> {
+        self.flight.as_mut()?.of_death.take()
+    }
+
+    /// Orders a dump.
+    fn dump(
+        &mut self,
+        now: Now,
+        trigger: Trigger,
+        asker: Option<Asker>,
+        name: Option<SessionName>,
+        reach: Option<Duration>,
+    ) {
+        let order = self.order_of(now, &trigger, name, reach);
+        let (Some(order), Some(flight)) = (order, &mut self.flight) else {
+            return;
+        };
+        flight.waiting.push(Waiting {
+            number: order.number,
+            name: order.name.clone(),
+            why: trigger.why(),
+            asker,
+            until: now.instant + MADE_WITHIN,
+        });
+        self.actions.push(Action::Dump(order));
+        self.tell_counts();
+    }
+
+    fn order_of(
+        &mut self,
+        now: Now,
+        trigger: &Trigger,
+        name: Option<SessionName>,
+        reach: Option<Duration>,
+    ) -> Option<DumpOrder> {
+        let (profiler, flight) = (self.profiler.as_ref()?, self.flight.as_mut()?);
+        let name = match name {
+            Some(name) => self.names.take(name.as_str()),
+            None => self
+                .names
+                .take(&format!("flight-{}", names::of_time(now.utc))),
+        };
+        self.filters.insert(name.clone(), Vec::new());
+        flight.num_ordered += 1;
+        flight.counts.dumps[trigger.kind() as usize] += 1;
+        if flight.made.len() == NAMED {
+            flight.made.pop_front();
+        }
+        flight.made.push_back(DumpMade {
+            session: name.clone(),
+            trigger: trigger.kind(),
+        });
+        let reach = reach.unwrap_or(flight.keep);
+        let reach_ns = u64::try_from(reach.as_nanos()).unwrap_or(u64::MAX);
+        let mut facts = trigger.facts();
+        facts.push(("flight_seconds".to_owned(), reach.as_secs_f64().to_string()));
+        Some(DumpOrder {
+            number: flight.num_ordered,
+            name,
+            dir: profiler.dir.clone(),
+            max_bytes: profiler.max_bytes,
+            from_ns: now.boottime_ns.saturating_sub(reach_ns),
+            to_ns: now.boottime_ns,
+            facts,
+        })
+    }
+
+    /// A dump has been made.
+    pub fn dumped(&mut self, dumped: Dumped) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let mut waiting = flight.waiting.iter();
+        let Some(place) = waiting.position(|waiting| waiting.number == dumped.number) else {
+            return;
+        };
+        let waiting = flight.waiting.remove(place);
+        self.log(format!(
+            "flight recorder: {} ({}): {}",
+            waiting.name,
+            waiting.why,
+            told(&dumped)
+        ));
+        let Some(asker) = &waiting.asker else {
+            return;
+        };
+        let answer = match failure(&dumped) {
+            Some(reason) => ProfileAnswer::Failed(reason),
+            None => ProfileAnswer::Done(self.state_of(waiting.name, &dumped)),
+        };
+        self.answer(asker, answer);
+    }
+
+    /// Time has passed.
+    pub(super) fn give_up_dumps(&mut self, now: Now) {
+        let Some(flight) = &mut self.flight else {
+            return;
+        };
+        let is_late = |waiting: &mut Waiting| now.instant >= waiting.until;
+        let late: Vec<Waiting> = flight.waiting.extract_if(.., is_late).collect();
+        for waiting in late {
+            let reason = format!("{} was not written in {MADE_WITHIN:?}", waiting.name);
+            self.log(format!("flight recorder: {reason}"));
+            if let Some(asker) = &waiting.asker {
+                self.answer(asker, ProfileAnswer::Failed(reason));
+            }
+        }
+    }
+
+    fn state_of(&self, name: SessionName, dumped: &Dumped) -> ProfileState {
+        let part = |pid: u32| {
+            let mut parts = dumped.parts.iter();
+            let part = parts.find(|(of, _)| *of == pid);
+            match part.and_then(|(_, status)| status.clone()) {
+                Some(status) => Part::Told(status),
+                None => Part::None,
+            }
+        };
+        let processes = self.members.iter().flat_map(|member| {
+            let of_role = |role: &Role| SessionOfProcess {
+                role: *role,
+                pid: member.pid,
+                part: part(member.pid),
+            };
+            member.roles.iter().map(of_role)
+        });
+        ProfileState {
+            phase: match self.current {
+                Some(_) => ProfilePhase::Recording,
+                None => ProfilePhase::Idle,
+            },
+            sessions: vec![SessionOfServer {
+                name,
+                processes: processes.collect(),
+            }],
+            notes: Vec::new(),
+            flight: self.flight.as_ref().map(Flight::state),
+        }
+    }
+
+    /// For `/metrics`.
+    fn tell_counts(&mut self) {
+        let Some(flight) = &self.flight else {
+            return;
+        };
+        let frontends = self.members.iter();
+        let frontends = frontends.filter(|m| !m.gone && m.roles.contains(&Role::Frontend));
+        for frontend in frontends {
+            self.actions.push(Action::Tell {
+                pid: frontend.pid,
+                message: ToChild::FlightCounts(flight.counts.clone()),
+            });
+        }
+    }
+}
+
+/// Why nothing was written, if that is so.
+fn failure(dumped: &Dumped) -> Option<String> {
+    let mut reason = "no process has begun to record".to_owned();
+    for status in statuses(dumped) {
+        match &status.state {
+            SessionState::Failed(why) => reason.clone_from(why),
+            _ => return None,
+        }
+    }
+    Some(reason)
+}
+
+fn statuses(dumped: &Dumped) -> impl Iterator<Item = &SessionStatus> {
+    dumped
+        .parts
+        .iter()
+        .filter_map(|(_, status)| status.as_ref())
+}
+
+/// What was written, in words.
+pub fn told(dumped: &Dumped) -> String {
+    let mut files: u64 = 0;
+    let mut bytes = 0;
+    let mut failed = String::new();
+    for status in statuses(dumped) {
+        match &status.state {
+            SessionState::Failed(why) => {
+                failed.push_str(&format!("; {}: {why}", status.file.display()));
+            }
+            _ => {
+                files += 1;
+                bytes += status.bytes;
+            }
+        }
+    }
+    format!("{files} files, {bytes} bytes{failed}")
+}
