@@ -1,5 +1,5 @@
 //! What recording costs a loaded server: `cargo bench --workspace --bench
-//! profile_cost [-- --seconds 1800]`. Exits with 1 when a bar is missed.
+//! profile_cost [-- [--flight] --seconds 1800]`. Exits with 1 when a bar is missed.
 //!
 //! One long load on the default model, by a server of four processes; recording
 //! (default detail) goes on and off every two seconds. Whenever it does, the rate
@@ -13,6 +13,11 @@
 //! Printed too: the longest time between two tokens of a stream, of those that a
 //! start, a recording or a stop lies between, and of the others.
 //!
+//! `--flight`: what the flight recorder costs, which a server has or has not from
+//! its start on. So there are two servers, one with it and one that records
+//! nothing, each with that load; every two seconds one is stopped (SIGSTOP) and
+//! the other one goes on.
+//!
 //! The recorder's own CPU time is that of its threads, and of the events at the
 //! cost that the bench `recorder` finds.
 
@@ -20,6 +25,7 @@ use nano_tests::harness::client::post;
 use nano_tests::harness::procfs::Found;
 use nano_tests::harness::programs::{default_model, golden};
 use nano_tests::harness::server::{Server, ServerOptions};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -59,11 +65,18 @@ fn main() -> ExitCode {
         false => golden("models/tiny-llama"),
     };
     let dir = tempfile::tempdir().expect("a directory");
-    let server = ServerOptions::real(&model)
-        .env("NANO_PROFILER_DIR", dir.path().to_str().expect("UTF-8"))
-        .env("NANO_PROFILER_MODE", "manual")
-        .start();
-    let outcome = compare(&server, limit);
+    let in_mode = |mode| {
+        ServerOptions::real(&model)
+            .env("NANO_PROFILER_DIR", dir.path().to_str().expect("UTF-8"))
+            .env("NANO_PROFILER_MODE", mode)
+            .start()
+    };
+    let outcome = if args.iter().any(|arg| arg == "--flight") {
+        let plain = ServerOptions::real(&model).start();
+        compare_flight(&in_mode("flight"), &plain, limit)
+    } else {
+        compare(&in_mode("manual"), limit)
+    };
     outcome.print();
     match outcome.holds() || !measured {
         true => ExitCode::SUCCESS,
@@ -71,13 +84,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// Tokens a second in the first and the second half of an interval.
+type Halves = [f64; 2];
+
 /// What was found.
+#[derive(Default)]
 struct Outcome {
     /// Of each recording the logarithm of the rate, by that right before and after.
     log_ratios: Vec<f64>,
-    /// Mean rates in tokens a second.
-    on: f64,
-    off: f64,
+    /// Rates while recording, and of the others.
+    rates: [Vec<f64>; 2],
     events: u64,
     drops: u64,
     recorder: Cpu,
@@ -114,6 +130,29 @@ impl Outcome {
         Ratio { mean, low, high }
     }
 
+    /// What was recorded in lies between two intervals in which was not.
+    fn add(&mut self, before: Halves, on: Halves, after: Halves) {
+        let [begun, ended] = [on[0] / before[1], on[1] / after[0]];
+        let log_ratio = f64::midpoint(begun.ln(), ended.ln());
+        self.log_ratios.push(log_ratio);
+        self.rates[0].extend(on);
+        self.rates[1].extend(after);
+        let ratio = self.ratio();
+        println!(
+            "{:.1} {:.1} recorded, then {:.1} {:.1} not; so far {:.4} +- {:.4}",
+            on[0],
+            on[1],
+            after[0],
+            after[1],
+            ratio.mean,
+            ratio.half()
+        );
+    }
+
+    fn is_narrow(&self) -> bool {
+        self.log_ratios.len() >= 20 && self.ratio().half() < NARROW * 0.9
+    }
+
     fn cpu_share(&self) -> f64 {
         let events = self.events as f64 * NS_PER_EVENT / 1e9;
         (self.recorder.recorder_threads + events) / self.recorder.processes
@@ -126,12 +165,12 @@ impl Outcome {
 
     fn print(&self) {
         let ratio = self.ratio();
+        let [on, off] = [&self.rates[0], &self.rates[1]]
+            .map(|rates| rates.iter().sum::<f64>() / rates.len() as f64);
         let met = |holds| if holds { "met:   " } else { "MISSED:" };
         println!(
-            "{STREAMS} streams, {} comparisons: {:.1} tokens/s recorded, {:.1} not; {} events, {} dropped",
+            "{STREAMS} streams, {} comparisons: {on:.1} tokens/s recorded, {off:.1} not; {} events, {} dropped",
             self.log_ratios.len(),
-            self.on,
-            self.off,
             self.events,
             self.drops
         );
@@ -207,21 +246,13 @@ fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome
         assert_eq!(status, 200, "{answer}");
         answer
     };
-    let mut outcome = Outcome {
-        log_ratios: Vec::new(),
-        on: 0.0,
-        off: 0.0,
-        events: 0,
-        drops: 0,
-        recorder: Cpu::default(),
-        gaps: [Duration::ZERO; 2],
-    };
+    let mut outcome = Outcome::default();
     let begun = Instant::now();
     let mut streams = Streams::new(tokens);
-    // Rates of the first and the second half of an interval. What a start and a stop
-    // do belongs to the recording.
-    let mut before = [(); 2].map(|()| streams.rate(false, || (), || ()));
-    let mut rates = [Vec::new(), Vec::new()];
+    // What a start and a stop do belongs to the recording.
+    let nothing_done =
+        |streams: &mut Streams<'_>| [(); 2].map(|()| streams.rate(false, || (), || ()));
+    let mut before = nothing_done(&mut streams);
     while begun.elapsed() < limit {
         let cpu_before = Cpu::of(&processes);
         let start = || drop(call("/start_profile"));
@@ -237,30 +268,100 @@ fn toggle(server: &Server, limit: Duration, tokens: &Receiver<Token>) -> Outcome
             outcome.events += process["events"].as_u64().expect("a number");
             outcome.drops += process["drops"].as_u64().expect("a number");
         }
-        let off = [(); 2].map(|()| streams.rate(false, || (), || ()));
-        let [started, stopped] = [on[0] / before[1], on[1] / off[0]];
-        outcome
-            .log_ratios
-            .push(f64::midpoint(started.ln(), stopped.ln()));
-        rates[0].extend(on);
-        rates[1].extend(off);
-        before = off;
-        let ratio = outcome.ratio();
-        println!(
-            "{:.1} {:.1} recorded, then {:.1} {:.1} not; so far {:.4} +- {:.4}",
-            on[0],
-            on[1],
-            off[0],
-            off[1],
-            ratio.mean,
-            ratio.half()
-        );
-        if outcome.log_ratios.len() >= 20 && ratio.half() < NARROW * 0.9 {
+        let off = nothing_done(&mut streams);
+        outcome.add(before, on, off);
+        if outcome.is_narrow() {
             break;
         }
+        before = off;
     }
-    [outcome.on, outcome.off] = rates.map(|rates| rates.iter().sum::<f64>() / rates.len() as f64);
     outcome.gaps = streams.gaps;
+    outcome
+}
+
+/// One server keeps its last seconds, the other one records nothing.
+fn compare_flight(with: &Server, without: &Server, limit: Duration) -> Outcome {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let [with, without] = [with, without].map(|server| {
+            let (token, tokens) = channel();
+            let address = server.base_url().strip_prefix("http://").expect("a URL");
+            for stream in 0..STREAMS {
+                let (token, is_over) = (token.clone(), &is_over);
+                scope.spawn(move || load(address, stream, &token, is_over));
+            }
+            Loaded { server, tokens }
+        });
+        let outcome = alternate(&with, &without, limit);
+        is_over.store(true, Ordering::Relaxed);
+        with.signal(Signal::SIGCONT);
+        without.signal(Signal::SIGCONT);
+        outcome
+    })
+}
+
+/// A server with streams.
+struct Loaded<'a> {
+    server: &'a Server,
+    tokens: Receiver<Token>,
+}
+
+impl Loaded<'_> {
+    fn signal(&self, signal: Signal) {
+        for name in ["nano-frontend", "nano-core", "nano-worker", "nano-serve"] {
+            self.server.signal(name, signal);
+        }
+    }
+
+    /// Lets it go on for an interval; it is stopped before and afterwards.
+    fn rates(&self, gap: &mut Duration) -> Halves {
+        // Of the time before.
+        while self.tokens.try_recv().is_ok() {}
+        self.signal(Signal::SIGCONT);
+        let mut streams = Streams::new(&self.tokens);
+        let rates = [(); 2].map(|()| streams.rate(true, || (), || ()));
+        self.signal(Signal::SIGSTOP);
+        *gap = streams.gaps[0].max(*gap);
+        rates
+    }
+}
+
+fn alternate(with: &Loaded<'_>, without: &Loaded<'_>, limit: Duration) -> Outcome {
+    thread::sleep(WARM_UP.min(limit / 4));
+    let programs = ["nano-frontend", "nano-core", "nano-worker"];
+    let processes = programs.map(|name| with.server.process(name));
+    with.signal(Signal::SIGSTOP);
+    without.signal(Signal::SIGSTOP);
+    let mut outcome = Outcome::default();
+    let begun = Instant::now();
+    let mut gaps = [Duration::ZERO; 2];
+    let mut before = without.rates(&mut gaps[1]);
+    while begun.elapsed() < limit {
+        let cpu_before = Cpu::of(&processes);
+        let on = with.rates(&mut gaps[0]);
+        let cpu_after = Cpu::of(&processes);
+        outcome.recorder.recorder_threads +=
+            cpu_after.recorder_threads - cpu_before.recorder_threads;
+        outcome.recorder.processes += cpu_after.processes - cpu_before.processes;
+        let off = without.rates(&mut gaps[1]);
+        outcome.add(before, on, off);
+        if outcome.is_narrow() {
+            break;
+        }
+        before = off;
+    }
+    // So much is recorded in each interval.
+    with.rates(&mut gaps[0]);
+    with.signal(Signal::SIGCONT);
+    let url = format!("{}/profile/dump", with.server.base_url());
+    let (status, dumped) = post(&url, &json!({"seconds": INTERVAL.as_secs()})).expect("answered");
+    assert_eq!(status, 200, "{dumped}");
+    for process in dumped["processes"].as_array().expect("processes") {
+        let intervals = outcome.log_ratios.len() as u64;
+        outcome.events += intervals * process["events"].as_u64().expect("a number");
+        outcome.drops += process["drops"].as_u64().expect("a number");
+    }
+    outcome.gaps = gaps;
     outcome
 }
 
@@ -298,32 +399,36 @@ impl Streams<'_> {
 
     /// Tokens a second of all streams in half an interval from now on, and while
     /// something is done at its begin and its end: of each stream from its last
-    /// token before to its last one in it, so that a step more or less does not
-    /// count.
+    /// token before (the first one, if none is known) to its last one in it, so that
+    /// a step more or less does not count.
     fn rate(&mut self, is_recorded: bool, first: impl FnOnce(), last: impl FnOnce()) -> f64 {
         self.catch_up(is_recorded);
-        let from = self.last;
-        let mut counts = [0_u64; STREAMS as usize];
+        let mut spans = self.last.map(|last| (0_u64, last));
+        let mut take = |streams: &mut Self, token: Token| {
+            let (count, from) = &mut spans[token.0 as usize];
+            match from {
+                None => *from = Some(token.1),
+                Some(_) => *count += 1,
+            }
+            streams.count(token, is_recorded);
+        };
         let end = Instant::now() + INTERVAL / 2;
         first();
         while let Ok(token) = self
             .tokens
             .recv_timeout(end.saturating_duration_since(Instant::now()))
         {
-            counts[token.0 as usize] += 1;
-            self.count(token, is_recorded);
+            take(self, token);
         }
         last();
         while let Ok(token) = self.tokens.try_recv() {
-            counts[token.0 as usize] += 1;
-            self.count(token, is_recorded);
+            take(self, token);
         }
-        let of_stream = |(stream, count): (usize, u64)| {
-            let (from, to) = (from[stream]?, self.last[stream]?);
-            Some(count as f64 / (to - from).as_secs_f64()).filter(|rate| rate.is_finite())
+        let of_stream = |((count, from), to): ((u64, Option<Instant>), Option<Instant>)| {
+            (count > 0).then_some(count as f64 / (to? - from?).as_secs_f64())
         };
-        let counts = (0..).zip(counts);
-        counts.filter_map(of_stream).sum()
+        let spans = spans.into_iter().zip(self.last);
+        spans.filter_map(of_stream).sum()
     }
 }
 

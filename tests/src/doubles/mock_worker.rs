@@ -14,6 +14,7 @@ use nano_ipc::to_core::{Hello, PROTOCOL_VERSION, ToCore, WorkerLoaded};
 use nano_ipc::to_worker::{StepMark, ToWorker};
 use nano_trace::{Event, Flow, slice, slice_with};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ pub struct MockWorker {
     pub step_time: Duration,
     /// The step that never ends, if there is one.
     pub endless_step: Option<u64>,
+    /// The first step from this number on that computes something takes so much
+    /// longer, if there is one.
+    pub slow_step: Cell<Option<(u64, Duration)>>,
 }
 
 impl MockWorker {
@@ -43,8 +47,9 @@ impl MockWorker {
     ///
     /// `NANO_MOCK_LOAD_MS` and `NANO_MOCK_STEP_MS` are the times of loading and
     /// of a step in milliseconds, `NANO_MOCK_VOCAB_SIZE` is the vocabulary's
-    /// size (49152, as SmolLM2's), and `NANO_MOCK_ENDLESS_STEP` the number of a
-    /// step that never ends.
+    /// size (49152, as SmolLM2's), `NANO_MOCK_ENDLESS_STEP` the number of a step
+    /// that never ends, and `NANO_MOCK_SLOW_STEP` that from which on one takes
+    /// `NANO_MOCK_SLOW_MS` longer.
     ///
     /// # Errors
     /// When one of these is no number.
@@ -62,6 +67,11 @@ impl MockWorker {
                 number_from_env("NANO_MOCK_STEP_MS")?.unwrap_or(0).into(),
             ),
             endless_step: number_from_env("NANO_MOCK_ENDLESS_STEP")?.map(u64::from),
+            slow_step: Cell::new(
+                number_from_env("NANO_MOCK_SLOW_STEP")?
+                    .zip(number_from_env("NANO_MOCK_SLOW_MS")?)
+                    .map(|(step, ms)| (step.into(), Duration::from_millis(ms.into()))),
+            ),
         })
     }
 
@@ -151,6 +161,12 @@ impl MockWorker {
                 std::thread::sleep(Duration::MAX);
             }
             std::thread::sleep(self.step_time);
+            if let Some((step_id, time)) = self.slow_step.get()
+                && step_id <= plan.step_id.0
+            {
+                self.slow_step.set(None);
+                std::thread::sleep(time);
+            }
             model.forward(plan)?;
         }
         let sample = slice(Event::Sample, []);

@@ -140,6 +140,7 @@ fn perfetto_shows_what_was_recorded() {
         run: 1,
         rings: Rings::create().unwrap().fd().try_clone_to_owned().unwrap(),
         facts: vec![("model".to_owned(), "none".to_owned())],
+        keep: None,
         sessions: vec![SessionSpec::new("auto".parse().unwrap(), 1 << 20)],
     })
     .unwrap();

@@ -128,6 +128,8 @@ impl ServerOptions {
             .env_remove("NANO_PROFILER_DIR")
             .env_remove("NANO_PROFILER_MODE")
             .env_remove("NANO_PROFILER_SCHEDULE")
+            .env_remove("NANO_PROFILER_TRIGGER")
+            .env_remove("NANO_PROFILER_FLIGHT_SECONDS")
             .env_remove("NANO_ENABLE_MULTIPROCESSING")
             .env(MARK, &mark)
             .envs(self.env)

@@ -3,6 +3,7 @@
 mod contract;
 mod faults;
 mod files;
+mod flight;
 mod load;
 mod modes;
 pub(crate) mod support;

@@ -112,7 +112,12 @@ fn one_process_lists_its_roles_with_one_file() {
 fn wrong_modes_and_schedules_end_the_start_with_one_line() {
     let dir = dir();
     for (name, value, word) in [
-        ("NANO_PROFILER_MODE", "flight", "manual"),
+        ("NANO_PROFILER_MODE", "fly", "manual"),
+        (
+            "NANO_PROFILER_TRIGGER",
+            "step_ms>1",
+            "--profiler-mode flight",
+        ),
         ("NANO_PROFILER_SCHEDULE", "active", "the number of active"),
         (
             "NANO_PROFILER_SCHEDULE",
