@@ -18,6 +18,7 @@ use crate::encoder::Thread;
 use crate::flight::Forgetting;
 use crate::recording::Recording;
 use crate::rings::{CommittedSession, MAX_SESSIONS, Owner, RingHeader, Rings, SlotFacts};
+use crate::sampler::{Fed, WaitingSample};
 use crate::walk::{Span, Walk};
 use std::collections::VecDeque;
 use std::io;
@@ -39,15 +40,19 @@ pub(crate) struct Drain<'r> {
     /// Of all records up to this moment has been decided whose they are.
     decided_ns: u64,
     passed: Passed,
+    /// Stack samples from after `decided_ns`.
+    early: Vec<WaitingSample>,
 }
 
 /// What a pass does beside draining.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PassPlan {
     /// Records as young as that stay in the rings, as long as these have room.
     pub(crate) lag: Duration,
     /// What counters were set to before is not what they stand at.
     pub(crate) counters_since_ns: u64,
+    /// Stack samples that have come.
+    pub(crate) fed: Fed,
 }
 
 /// What the last look at a ring saw.
@@ -94,6 +99,7 @@ impl<'r> Drain<'r> {
             recordings: Vec::new(),
             decided_ns,
             passed: Passed::default(),
+            early: Vec::new(),
         }
     }
 
@@ -148,6 +154,7 @@ impl<'r> Drain<'r> {
             let heads = self.readers.iter().map(|reader| reader.head);
             forgetting.forget(&self.walk, heads, &mut self.timeline);
         }
+        self.give_samples(plan.fed);
         self.flush();
         self.free_rings();
         self.readers.iter().any(Reader::fills_fast)
@@ -157,6 +164,17 @@ impl<'r> Drain<'r> {
         for (ring, reader) in self.readers.iter_mut().enumerate() {
             reader.look(self.walk.span(ring).tail);
             self.walk.set_head(ring, reader.head);
+        }
+    }
+
+    /// Gives stack samples to the sessions, once it is decided whose they are.
+    fn give_samples(&mut self, fed: Fed) {
+        self.early.extend(fed.samples);
+        let decided_ns = self.decided_ns;
+        let is_due = |sample: &mut WaitingSample| sample.time_ns <= decided_ns;
+        let due: Vec<WaitingSample> = self.early.extract_if(.., is_due).collect();
+        for recording in &mut self.recordings {
+            recording.take_samples(&due, fed.lost, fed.upto_ns);
         }
     }
 
@@ -216,7 +234,7 @@ impl<'r> Drain<'r> {
     /// Completes the files of sessions that are over, and takes them away.
     pub(crate) fn take_finished(&mut self) -> Vec<Recording> {
         let dropped = self.rings.drops();
-        let is_over = |recording: &mut Recording| recording.outcome.is_some();
+        let is_over = |recording: &mut Recording| recording.is_over();
         let mut finished: Vec<Recording> = self.recordings.extract_if(.., is_over).collect();
         for recording in &mut finished {
             recording.finish(dropped);

@@ -5,6 +5,13 @@
 //! Of a `oneof` only the branches that we write are listed; a reader of
 //! foreign traces would need more, ours wants to notice them.
 
+mod stacks;
+
+pub use stacks::{
+    Callstack, Frame, Mapping, ProcessTree, StackSample, StackSampleDefaults, process_tree,
+    stack_sample,
+};
+
 /// A whole trace file: packets, one after another.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Trace {
@@ -41,7 +48,7 @@ pub struct TracePacket {
     #[prost(message, optional, tag = "59")]
     pub trace_packet_defaults: Option<TracePacketDefaults>,
     /// What the packet says.
-    #[prost(oneof = "trace_packet::Data", tags = "6, 11, 60, 89, 126")]
+    #[prost(oneof = "trace_packet::Data", tags = "2, 6, 11, 60, 89, 126, 135")]
     pub data: Option<trace_packet::Data>,
 }
 
@@ -60,6 +67,9 @@ pub mod trace_packet {
     /// What a packet says.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Data {
+        /// Names of threads.
+        #[prost(message, tag = "2")]
+        ProcessTree(super::ProcessTree),
         /// Several clocks, read at one moment.
         #[prost(message, tag = "6")]
         ClockSnapshot(super::ClockSnapshot),
@@ -75,6 +85,9 @@ pub mod trace_packet {
         /// Facts of the run.
         #[prost(message, tag = "126")]
         TraceAttributes(super::TraceAttributes),
+        /// Where a thread was at one moment.
+        #[prost(message, tag = "135")]
+        StackSample(super::StackSample),
     }
 }
 
@@ -134,6 +147,9 @@ pub struct TracePacketDefaults {
     /// Defaults of its track events.
     #[prost(message, optional, tag = "11")]
     pub track_event_defaults: Option<TrackEventDefaults>,
+    /// Defaults of its stack samples.
+    #[prost(message, optional, tag = "100")]
+    pub stack_sample_defaults: Option<StackSampleDefaults>,
 }
 
 /// Defaults of a packet sequence's track events.
@@ -160,6 +176,27 @@ pub struct InternedData {
     /// For [`debug_annotation::Value::StringIid`].
     #[prost(message, repeated, tag = "29")]
     pub debug_annotation_string_values: Vec<InternedString>,
+    /// For [`Frame::function_name_id`].
+    #[prost(message, repeated, tag = "5")]
+    pub function_names: Vec<InternedString>,
+    /// For [`Frame::source_path_iid`].
+    #[prost(message, repeated, tag = "18")]
+    pub source_paths: Vec<InternedString>,
+    /// For [`Mapping::path_string_ids`].
+    #[prost(message, repeated, tag = "17")]
+    pub mapping_paths: Vec<InternedString>,
+    /// For [`Mapping::build_id`].
+    #[prost(message, repeated, tag = "16")]
+    pub build_ids: Vec<InternedString>,
+    /// For [`Frame::mapping_id`].
+    #[prost(message, repeated, tag = "19")]
+    pub mappings: Vec<Mapping>,
+    /// For [`Callstack::frame_ids`].
+    #[prost(message, repeated, tag = "6")]
+    pub frames: Vec<Frame>,
+    /// For [`StackSample::callstack_iid`].
+    #[prost(message, repeated, tag = "7")]
+    pub callstacks: Vec<Callstack>,
 }
 
 /// An interned category.

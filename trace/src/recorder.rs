@@ -9,11 +9,14 @@ use crate::identity::Identity;
 use crate::record::Level;
 use crate::recording::Recording;
 use crate::rings::{Rings, RingsError, SessionSlot, SlotFacts};
+use crate::sampler::{Feed, Sampler};
 use crate::sessions::Sessions;
 use crate::switches::Switch;
 use crate::trace_file::TraceFile;
 use crate::writer;
-use crate::{Begin, SessionError, SessionName, SessionSpec, SessionState, SessionStatus};
+use crate::{
+    Begin, SampleRate, SessionError, SessionName, SessionSpec, SessionState, SessionStatus,
+};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -88,6 +91,9 @@ pub(crate) struct Recorder {
     /// Something of `shared` is not as it was.
     pub(crate) changed: Condvar,
     writer: OnceLock<(std::thread::Thread, Thread)>,
+    /// Runs while a session wants stack samples. Locked before `shared`.
+    sampler: Mutex<Option<Sampler>>,
+    pub(crate) feed: Feed,
 }
 
 /// What the writer and those who give it orders share.
@@ -168,6 +174,8 @@ pub fn start(trace: ProcessTrace) -> Result<(), StartError> {
         }),
         changed: Condvar::new(),
         writer: OnceLock::new(),
+        sampler: Mutex::new(None),
+        feed: Feed::default(),
     }));
     let (tid, wait_tid) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -283,8 +291,15 @@ impl Recorder {
             marked_only: spec.marked_only,
             detail: spec.detail as u8,
         };
+        let samples = spec.sample_rate.map(|rate| self.sample(rate));
         let recording = TraceFile::create(path.clone()).and_then(|file| {
-            let about = self.about(&spec);
+            let mut about = self.about(&spec);
+            if let Some(samples) = &samples {
+                let what = samples
+                    .as_ref()
+                    .map_or_else(String::clone, ToString::to_string);
+                about.push(("sample_hz".to_owned(), what));
+            }
             let rings = self.rings.count();
             let writer = self.writer.get().map_or(Thread::writer(0), |w| w.1.clone());
             let who = (self.role.as_str(), &writer);
@@ -292,7 +307,16 @@ impl Recorder {
             // Of a session that never was.
             begun.inspect_err(|_| drop(std::fs::remove_file(&path)))
         });
+        let recording = recording.map(|mut recording| {
+            if let Some(Ok(_)) = samples {
+                recording.show_samples(&self.identity);
+            }
+            recording
+        });
         let mut shared = self.lock();
+        if let Some(session) = shared.sessions.numbered(number) {
+            session.set_samples(samples);
+        }
         match recording {
             Ok(_) if shared.is_over => {
                 shared.sessions.forget(number);
@@ -356,6 +380,38 @@ impl Recorder {
         {
             session.slot(self.rings).set_end(at_ns);
             self.wake();
+        }
+    }
+
+    /// Lets the sampler run, at this rate at least. At what rate it does, or why
+    /// there are no samples; the session goes on without them.
+    fn sample(&self, rate: SampleRate) -> Result<SampleRate, String> {
+        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sampler) = &mut *sampler {
+            return Ok(sampler.speed_up(rate));
+        }
+        match Sampler::start(rate, self.feed.sink()) {
+            Ok(started) => {
+                *sampler = Some(started);
+                Ok(rate)
+            }
+            Err(error) => {
+                log::warn!("trace: {error}; the session shows none");
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Lets the sampler end, if no session wants it any longer.
+    pub(crate) fn stop_idle_sampler(&self) {
+        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        if sampler.is_some() {
+            let mut shared = self.lock();
+            let mut alive = shared.sessions.alive().iter();
+            if !alive.any(|session| session.spec.sample_rate.is_some()) {
+                drop(shared);
+                *sampler = None;
+            }
         }
     }
 

@@ -5,12 +5,15 @@
 //! - only records of the intervals of its [`Switches`] are in it;
 //! - exactly one [`Outcome`] ends it, and nothing follows.
 
+use crate::clock::boottime_ns;
 use crate::encoder::{DUMP, Encoder, EndReason, FileOf, PROCESS, Progress, SALVAGE, Thread};
 use crate::entry::Kind;
 use crate::identity::Identity;
 use crate::replay::Replay;
 use crate::request_tracks::{RequestTracks, Step};
 use crate::rings::{CommittedSession, Rings, SessionSlot, SlotFacts};
+use crate::sampled::Sampled;
+use crate::sampler::{SampleEncoder, WaitingSample};
 use crate::switches::{Change, End, Switch, Switches};
 use crate::trace_file::TraceFile;
 use crate::walk::Record;
@@ -23,6 +26,11 @@ const CHUNK: usize = 64 << 10;
 /// More than one record and what it needs told (1024 flows take 10 KiB), or a
 /// request's open slices, and the file's end: room below the cap for them.
 const CAP_RESERVE: u64 = 32 << 10;
+
+/// So long after its end does a session wait for its last stack samples.
+const SAMPLER_PATIENCE_NS: u64 = 2_000_000_000;
+/// Salts the sequence of stack samples.
+const SAMPLES: &str = "samples";
 
 /// How a file ended.
 #[derive(Debug)]
@@ -63,6 +71,8 @@ pub(crate) struct Recording {
     /// What of it is in the file.
     in_file: Progress,
     pub(crate) outcome: Option<Outcome>,
+    /// Its stack samples, if it shows any.
+    sampled: Option<Sampled>,
 }
 
 /// Records lost in rings.
@@ -205,6 +215,7 @@ impl Recording {
             late_records: 0,
             in_file: Progress::default(),
             outcome: None,
+            sampled: None,
         };
         recording.remember_file();
         recording
@@ -226,6 +237,59 @@ impl Recording {
     pub(crate) fn set_drops_before(&mut self, drops: u64) {
         self.drops.seen = drops;
         self.facts.drops_before = drops;
+    }
+
+    /// Stack samples are shown too.
+    pub(crate) fn show_samples(&mut self, process: &Identity) {
+        let sequence = process.sequence(self.facts.number, SAMPLES, 0);
+        let encoder = SampleEncoder::new(process.pid, sequence);
+        self.sampled = Some(Sampled::new(encoder));
+    }
+
+    /// Takes the stack samples that are its own; all up to `upto_ns` have come.
+    pub(crate) fn take_samples(&mut self, samples: &[WaitingSample], lost: u64, upto_ns: u64) {
+        let Some(sampled) = &mut self.sampled else {
+            return;
+        };
+        sampled.passed(upto_ns);
+        let mut fits = true;
+        for sample in samples {
+            if matches!(self.outcome, Some(Outcome::ByteCap | Outcome::Io(_))) || !fits {
+                break;
+            }
+            let Some(packets) = sampled.packets(sample) else {
+                continue;
+            };
+            fits = (self.encoder.out.len() + packets.len()) as u64 <= self.encoder.room;
+            if fits {
+                self.encoder.out.extend(packets);
+                self.encoder.progress.events += 1;
+                let last_ns = &mut self.encoder.progress.last_ns;
+                *last_ns = sample.time_ns.max(*last_ns);
+            }
+        }
+        if self.is_on {
+            self.drops.own += lost;
+        }
+        if !fits {
+            self.stop(Outcome::ByteCap);
+        }
+    }
+
+    /// Its end is known, and all that belongs before it has come.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.outcome {
+            None => false,
+            Some(Outcome::Ended(ns, _)) => !self.awaits_samples(ns),
+            Some(_) => true,
+        }
+    }
+
+    /// For what comes of the sampler; not for ever, should it hang.
+    fn awaits_samples(&self, ns: u64) -> bool {
+        let sampled = self.sampled.as_ref();
+        let may_come = sampled.is_some_and(|sampled| sampled.awaits(ns));
+        may_come && boottime_ns() < ns.saturating_add(SAMPLER_PATIENCE_NS)
     }
 
     /// Switches of the slot that have been looked at.
@@ -295,8 +359,16 @@ impl Recording {
             && let Some(change) = self.switches.next(upto_ns)
         {
             let fits = match change {
-                Change::On(ns) => self.encoder.switch_on(ns, requests, counters),
+                Change::On(ns) => {
+                    if let Some(sampled) = &mut self.sampled {
+                        sampled.switch_on(ns);
+                    }
+                    self.encoder.switch_on(ns, requests, counters)
+                }
                 Change::Off(ns) => {
+                    if let Some(sampled) = &mut self.sampled {
+                        sampled.switch_off(ns);
+                    }
                     self.off_ns = ns;
                     self.encoder.switch_off(ns)
                 }

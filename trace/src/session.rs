@@ -1,6 +1,6 @@
 //! What a session is, and how it stands.
 
-use crate::SessionName;
+use crate::{SampleRate, SessionName};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -22,6 +22,9 @@ pub struct SessionSpec {
     pub marked_only: bool,
     /// How much it shows.
     pub detail: Detail,
+    /// How often threads' stacks are sampled; `None`: it shows no samples. Of
+    /// sessions at one time the highest rate counts.
+    pub sample_rate: Option<SampleRate>,
 }
 
 impl SessionSpec {
@@ -37,6 +40,7 @@ impl SessionSpec {
             begin: Begin::Now,
             marked_only: false,
             detail: Detail::Steps,
+            sample_rate: None,
         }
     }
 }
@@ -135,6 +139,9 @@ pub struct SessionStatus {
     /// themselves too late, and stamps that found no room: at most so many
     /// records of the file should not be in it, or are lacking.
     pub late_records: u64,
+    /// Its stack samples: how often they are taken, or why there are none;
+    /// `None`: it shows none.
+    pub samples: Option<Result<SampleRate, String>>,
     /// When it was begun.
     pub since: SystemTime,
 }
@@ -169,6 +176,7 @@ mod tests {
             begin: Begin::At(7),
             marked_only: true,
             detail: Detail::Ops,
+            sample_rate: Some(SampleRate::DEFAULT),
         };
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<SessionSpec>(&json).unwrap(), spec);
@@ -180,6 +188,7 @@ mod tests {
             events: 2,
             drops: 3,
             late_records: 4,
+            samples: Some(Err("why".to_owned())),
             since: SystemTime::UNIX_EPOCH,
         };
         let json = serde_json::to_string(&status).unwrap();

@@ -7,7 +7,7 @@
 use crate::record::Level;
 use crate::rings::{MAX_SESSIONS, Rings, SessionSlot};
 use crate::switches::Switch;
-use crate::{SessionError, SessionName, SessionSpec, SessionState, SessionStatus};
+use crate::{SampleRate, SessionError, SessionName, SessionSpec, SessionState, SessionStatus};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -75,6 +75,7 @@ impl Sessions {
             events: 0,
             drops: 0,
             late_records: 0,
+            samples: None,
             since: SystemTime::now(),
         };
         self.alive.push(Session {
@@ -177,6 +178,11 @@ impl Session {
     /// It was told to end.
     pub(crate) fn is_ending(&self, rings: &Rings) -> bool {
         self.is_open && self.slot(rings).ends()[0].is_some()
+    }
+
+    /// What became of its wish for stack samples.
+    pub(crate) fn set_samples(&mut self, samples: Option<Result<SampleRate, String>>) {
+        self.status.samples = samples;
     }
 
     /// Sets what only the writer knows.

@@ -29,6 +29,10 @@ pub struct Timeline {
     pub instants: Vec<Moment>,
     /// In order of time.
     pub counters: Vec<CounterValue>,
+    /// In order of time.
+    pub samples: Vec<CpuSample>,
+    /// Names of threads that were sampled, by process and thread.
+    pub thread_names: BTreeMap<(i32, i64), String>,
     /// By flow id, each in order of time.
     pub flows: BTreeMap<u64, Vec<Hop>>,
     /// Facts of the run, in order of the files, each once.
@@ -136,6 +140,25 @@ pub struct CounterValue {
     pub at: Position,
 }
 
+/// Where a thread was at one moment.
+#[derive(Clone, Debug)]
+pub struct CpuSample {
+    /// When.
+    pub time: u64,
+    /// Number of the process.
+    pub pid: i32,
+    /// Number of the thread.
+    pub tid: i64,
+    /// CPU time that it stands for, in nanoseconds.
+    pub weight: u64,
+    /// Functions, the outermost first.
+    pub stack: Arc<[Name]>,
+    /// The outermost function is where the thread began.
+    pub is_whole: bool,
+    /// Where it was written.
+    pub at: Position,
+}
+
 /// One argument.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arg {
@@ -189,9 +212,11 @@ impl Timeline {
             .map(|s| (s.begin, s.end.unwrap_or(s.begin)));
         let instants = self.instants.iter().map(|i| (i.time, i.time));
         let counters = self.counters.iter().map(|c| (c.time, c.time));
+        let samples = self.samples.iter().map(|s| (s.time, s.time));
         slices
             .chain(instants)
             .chain(counters)
+            .chain(samples)
             .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 

@@ -4,6 +4,7 @@ use crate::drain::{Drain, PassPlan};
 use crate::flight::MARGIN;
 use crate::recorder::{Recorder, Shared};
 use crate::recording::{Outcome, Recording};
+use crate::sampler;
 use crate::switches::End;
 use crate::{Begin, SessionState};
 use std::sync::mpsc::SyncSender;
@@ -12,6 +13,9 @@ use std::time::Duration;
 /// So long may a record lie in its ring, and a little less, because a pass and
 /// a late wake-up take time too.
 const INTERVAL: Duration = Duration::from_millis(200);
+
+/// So long does the sampler take for a pass, or a little more.
+const SAMPLER_PAUSE: Duration = Duration::from_millis(20);
 
 /// So late may a stamp be known, and nothing is selected wrongly.
 const LAG: Duration = Duration::from_millis(100);
@@ -38,10 +42,18 @@ pub(crate) fn run(recorder: &'static Recorder, ready: &SyncSender<u32>) {
             PassPlan {
                 lag,
                 counters_since_ns: shared.recorded_since_ns[0],
+                fed: recorder.feed.take(),
             }
         });
         let finished = drain.take_finished();
-        if publish(recorder, &drain, finished) {
+        if drain.recordings.iter().any(|r| r.outcome.is_some()) {
+            // It waits for its last stack samples.
+            sampler::wake();
+            pause = SAMPLER_PAUSE;
+        }
+        let is_over = publish(recorder, &drain, finished);
+        recorder.stop_idle_sampler();
+        if is_over {
             return;
         }
     }

@@ -15,6 +15,7 @@ mod nesting;
 mod rule;
 mod scan;
 mod sequences;
+mod stacks;
 mod tracks;
 
 pub use rule::{Rule, Violation, Violations};
@@ -27,7 +28,7 @@ use crate::{
 };
 use intervals::Intervals;
 use scan::Scan;
-use std::io;
+use std::{collections::BTreeSet, io};
 
 /// What the caller knows to be no fault.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +78,8 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
         tracks,
         facts,
         dropped,
+        mut samples,
+        thread_names,
         files,
         ..
     } = scan;
@@ -85,6 +88,10 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
     let mut timeline = nesting::timeline(events, tracks, may_stay_open, &mut violations);
     timeline.facts = facts;
     timeline.dropped = dropped + dropped_records(&timeline);
+    samples.sort_by_key(|sample| sample.time);
+    timeline.samples = samples;
+    timeline.thread_names = thread_names;
+    expect_processes(&timeline, &mut violations);
     let intervals = Intervals::of(&timeline);
     // Records that were lost, and are counted, are what slices and flows lack.
     if timeline.dropped > 0 {
@@ -102,6 +109,25 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
         violations,
         timeline,
     })
+}
+
+/// Samples are of processes that a trace describes.
+fn expect_processes(timeline: &Timeline, out: &mut Violations) {
+    let pids = timeline.tracks.values().filter_map(|track| match track.of {
+        TrackOf::Process { pid, .. } => Some(pid),
+        _ => None,
+    });
+    let pids: BTreeSet<i32> = pids.collect();
+    for sample in &timeline.samples {
+        if !pids.contains(&sample.pid) {
+            out.add(Rule::SampleProcess, sample.at, || {
+                format!(
+                    "a sample is of process {}, which nothing describes",
+                    sample.pid
+                )
+            });
+        }
+    }
 }
 
 /// What the last words of all files say about records that were lost.

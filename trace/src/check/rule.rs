@@ -84,6 +84,12 @@ rules! {
     /// An event of a counter has a value.
     CounterHasValue = "counter-value";
 
+    // Samples.
+    /// A sample has a thread, a stack, a weight, and defaults that say what that counts.
+    SampleWhole = "sample-whole";
+    /// The process of a sample is described.
+    SampleProcess = "sample-process";
+
     // Slices.
     /// An end has a begin.
     EndWithoutBegin = "end-without-begin";

@@ -16,10 +16,10 @@ use crate::{
         track_event::{CounterValueField, Type},
     },
     read::{Packet, Source, Tail},
-    timeline::{Arg, ArgValue, Name, Position, TrackOf},
+    timeline::{Arg, ArgValue, CpuSample, Name, Position, TrackOf},
 };
 use prost::Message;
-use std::io;
+use std::{collections::BTreeMap, io};
 
 /// Stamps from here on are dropped by readers.
 const MAX_TIMESTAMP: u64 = 1 << 63;
@@ -63,6 +63,9 @@ pub(super) struct Scan {
     pub(super) tracks: Tracks,
     pub(super) facts: Vec<(String, String)>,
     pub(super) dropped: u64,
+    pub(super) samples: Vec<CpuSample>,
+    /// By process and thread.
+    pub(super) thread_names: BTreeMap<(i32, i64), String>,
     pub(super) files: Vec<FileSummary>,
     names: Names,
     sequences: Sequences,
@@ -134,16 +137,26 @@ impl Scan {
             }
             Some(Data::TrackDescriptor(descriptor)) => self.tracks.describe(descriptor, at, out),
             Some(Data::TrackEvent(event)) => {
-                if !self.file_has_clocks {
-                    self.file_has_clocks = true;
-                    out.add(Rule::SnapshotClocks, at, || {
-                        "no snapshot of the clocks comes before the file's first event".to_owned()
-                    });
-                }
+                expect_clocks(&mut self.file_has_clocks, at, out);
                 let time = time(content, sequence, &mut self.clocks, at, out);
                 let event = resolve(event, sequence, &self.tracks, &mut self.names, at, out);
                 if let (Some(time), Some(event)) = (time, event) {
                     self.events.push(Event { time, ..event });
+                }
+            }
+            Some(Data::StackSample(sample)) => {
+                expect_clocks(&mut self.file_has_clocks, at, out);
+                let time = time(content, sequence, &mut self.clocks, at, out);
+                if let (Some(time), Some(sample)) = (time, sequence.sample(sample, at, out)) {
+                    self.samples.push(CpuSample { time, ..sample });
+                }
+            }
+            Some(Data::ProcessTree(tree)) => {
+                for thread in &tree.threads {
+                    let pid = thread.tgid.unwrap_or(0);
+                    let tid = i64::from(thread.tid.unwrap_or(0));
+                    let name = thread.name.clone().unwrap_or_default();
+                    self.thread_names.insert((pid, tid), name);
                 }
             }
             Some(Data::TraceUuid(_)) => {}
@@ -163,6 +176,15 @@ impl Scan {
                 self.facts.push(fact);
             }
         }
+    }
+}
+
+/// The file has told its clocks.
+fn expect_clocks(told: &mut bool, at: Position, out: &mut Violations) {
+    if !std::mem::replace(told, true) {
+        out.add(Rule::SnapshotClocks, at, || {
+            "no snapshot of the clocks comes before the file's first event".to_owned()
+        });
     }
 }
 

@@ -3,9 +3,10 @@
 use super::{
     names::Names,
     rule::{Rule, Violations},
+    stacks::{Stacks, tells_counter},
 };
 use crate::{
-    proto::{InternedData, SequenceFlags, TracePacket, trace_packet::Data},
+    proto::{InternedData, InternedString, SequenceFlags, TracePacket, trace_packet::Data},
     timeline::{Name, Position},
 };
 use std::{collections::HashMap, fmt};
@@ -17,6 +18,10 @@ pub(super) enum Table {
     EventName,
     ArgName,
     ArgText,
+    FunctionName,
+    SourcePath,
+    MappingPath,
+    BuildId,
 }
 
 impl fmt::Display for Table {
@@ -26,6 +31,10 @@ impl fmt::Display for Table {
             Table::EventName => "event name",
             Table::ArgName => "argument name",
             Table::ArgText => "argument text",
+            Table::FunctionName => "function name",
+            Table::SourcePath => "source path",
+            Table::MappingPath => "mapping path",
+            Table::BuildId => "build id",
         })
     }
 }
@@ -41,6 +50,9 @@ pub(super) struct Sequence {
     pub(super) clock: Option<u32>,
     /// Track of events that name none.
     pub(super) track: Option<u64>,
+    pub(super) stacks: Stacks,
+    /// The defaults say what a sample's weight is.
+    pub(super) counts_samples: bool,
 }
 
 /// Whether what a sequence remembers can be relied on.
@@ -103,8 +115,10 @@ impl Sequences {
         sequence.file = at.file;
         if cleared {
             sequence.interned.clear();
+            sequence.stacks = Stacks::default();
             sequence.clock = None;
             sequence.track = None;
+            sequence.counts_samples = false;
             sequence.state = State::Valid;
         } else if dropped {
             sequence.state = State::LostPackets;
@@ -127,8 +141,12 @@ impl Sequences {
                 .as_ref()
                 .and_then(|d| d.track_uuid);
         }
+        if let Some(counts) = tells_counter(packet) {
+            sequence.counts_samples = counts;
+        }
         if let Some(interned) = &packet.interned_data {
             sequence.intern(interned, at, names, out);
+            sequence.intern_stacks(interned, at, out);
         }
         if !needs && !cleared && uses_state(packet, sequence) {
             out.add(Rule::NeedsState, at, || {
@@ -159,14 +177,24 @@ impl Sequence {
             .debug_annotation_names
             .iter()
             .map(|e| (Table::ArgName, e.iid, e.name.clone()));
-        let arg_texts = data.debug_annotation_string_values.iter().map(|e| {
-            let text = e.str.as_deref().map(String::from_utf8_lossy);
-            (Table::ArgText, e.iid, text.map(|text| text.into_owned()))
-        });
+        let strings = [
+            (Table::ArgText, &data.debug_annotation_string_values),
+            (Table::FunctionName, &data.function_names),
+            (Table::SourcePath, &data.source_paths),
+            (Table::MappingPath, &data.mapping_paths),
+            (Table::BuildId, &data.build_ids),
+        ];
+        let strings = strings
+            .into_iter()
+            .flat_map(|(table, strings)| strings.iter().map(move |string| (table, string)))
+            .map(|(table, string): (Table, &InternedString)| {
+                let text = string.str.as_deref().map(String::from_utf8_lossy);
+                (table, string.iid, text.map(|text| text.into_owned()))
+            });
         for (table, iid, text) in categories
             .chain(event_names)
             .chain(arg_names)
-            .chain(arg_texts)
+            .chain(strings)
         {
             let text = names.get(text.as_deref().unwrap_or_default());
             let iid = iid.unwrap_or(0);
@@ -198,12 +226,15 @@ fn uses_sequence(packet: &TracePacket) -> bool {
         || packet.previous_packet_dropped.is_some()
         || matches!(
             packet.data,
-            Some(Data::TrackEvent(_) | Data::ClockSnapshot(_))
+            Some(Data::TrackEvent(_) | Data::ClockSnapshot(_) | Data::StackSample(_))
         )
 }
 
 /// The packet's own data relies on what its sequence remembers.
 fn uses_state(packet: &TracePacket, sequence: &Sequence) -> bool {
+    if let Some(Data::StackSample(_)) = &packet.data {
+        return true;
+    }
     let Some(Data::TrackEvent(event)) = &packet.data else {
         return false;
     };

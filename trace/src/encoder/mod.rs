@@ -205,6 +205,7 @@ impl Encoder {
             trace_packet_defaults: Some(proto::TracePacketDefaults {
                 timestamp_clock_id: Some(proto::BuiltinClock::Boottime as u32),
                 track_event_defaults: Some(proto::TrackEventDefaults { track_uuid }),
+                stack_sample_defaults: None,
             }),
             data: Some(Data::ClockSnapshot(clock_snapshot())),
             ..TracePacket::default()
@@ -520,7 +521,7 @@ fn arg(row: &ArgIids, value: u64) -> Arg {
 /// The clocks right now. Clock 64 is the sequence's own, equal to MONOTONIC:
 /// with it no two sequences' snapshots are of the same set of clocks, so that
 /// files may be concatenated in any order.
-fn clock_snapshot() -> proto::ClockSnapshot {
+pub(crate) fn clock_snapshot() -> proto::ClockSnapshot {
     use proto::BuiltinClock::{Boottime, Monotonic, Realtime};
     let clock = |id: u32, ns: u64| proto::clock_snapshot::Clock {
         clock_id: Some(id),

@@ -153,6 +153,7 @@ fn status(rings: &Rings, spec: &DumpSpec, state: SessionState, since_ns: u64) ->
         events: 0,
         drops: 0,
         late_records: 0,
+        samples: None,
         since: UNIX_EPOCH + Duration::from_nanos(utc_ns),
     }
 }

@@ -4,6 +4,7 @@
 
 mod flight;
 mod reading;
+mod samples;
 mod sessions;
 
 use crate::check::{OpenSlices, Rule, check};

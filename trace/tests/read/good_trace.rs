@@ -125,6 +125,7 @@ pub(crate) fn interned() -> InternedData {
                 str: Some(text.as_bytes().to_vec()),
             })
             .collect(),
+        ..Default::default()
     }
 }
 
@@ -153,6 +154,7 @@ impl Writer {
                 track_event_defaults: Some(TrackEventDefaults {
                     track_uuid: Some(thread),
                 }),
+                ..Default::default()
             }),
             data: Some(Data::ClockSnapshot(snapshot(0))),
             ..Default::default()

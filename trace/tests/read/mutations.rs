@@ -5,6 +5,7 @@ use crate::good_trace::{
     BOOTTIME, CLEARED, Files, NEEDS, STEPS, argument_iid, begin, bytes, counter, end, good_trace,
     interned, name_iid, snapshot, step_flows,
 };
+use crate::sample_mutations::OF_SAMPLES;
 use Change::{Bytes, Packets};
 use nano_trace::{
     Event,
@@ -18,7 +19,7 @@ use nano_trace::{
 use std::collections::BTreeSet;
 
 /// One change of the good trace.
-enum Change {
+pub enum Change {
     /// Of its packets.
     Packets(fn(&mut Files)),
     /// Of the core's file, byte by byte.
@@ -26,7 +27,9 @@ enum Change {
 }
 
 /// The rule, the change that breaks it, and rules that cannot be kept then.
-const MUTATIONS: &[(Rule, Change, &[Rule])] = &[
+pub type Mutation = (Rule, Change, &'static [Rule]);
+
+const MUTATIONS: &[Mutation] = &[
     (Rule::TailCut, Bytes(|file| file.extend([0x0a, 5, 1])), &[]),
     (Rule::TailZeros, Bytes(|file| file.extend([0; 13])), &[]),
     (Rule::NotAPacket, Bytes(|file| file.extend(b"[{}]")), &[]),
@@ -508,6 +511,10 @@ const MUTATIONS: &[(Rule, Change, &[Rule])] = &[
     ),
 ];
 
+fn all() -> impl Iterator<Item = &'static Mutation> {
+    MUTATIONS.iter().chain(OF_SAMPLES)
+}
+
 fn broken_by(change: &Change) -> Report {
     let mut files = good_trace();
     let sources = match change {
@@ -528,10 +535,7 @@ fn broken_by(change: &Change) -> Report {
 
 #[test]
 fn every_rule_has_a_mutation() {
-    let proven = MUTATIONS
-        .iter()
-        .map(|(rule, ..)| *rule)
-        .collect::<BTreeSet<_>>();
+    let proven = all().map(|(rule, ..)| *rule).collect::<BTreeSet<_>>();
     let all = Rule::ALL.iter().copied().collect::<BTreeSet<_>>();
     assert_eq!(proven, all);
 }
@@ -539,7 +543,7 @@ fn every_rule_has_a_mutation() {
 #[test]
 fn every_mutation_is_refused_by_its_rule_and_no_other() {
     let mut wrong = Vec::new();
-    for (place, (rule, change, also)) in MUTATIONS.iter().enumerate() {
+    for (place, (rule, change, also)) in all().enumerate() {
         let report = broken_by(change);
         let expected = also.iter().chain([rule]).copied().collect::<BTreeSet<_>>();
         let found = report.violations.counts().keys().copied().collect();

@@ -131,6 +131,9 @@ fn describe(path: &Path, report: &Report) -> String {
     line("slices", format!("{}{open}", timeline.slices.len()));
     line("instants", timeline.instants.len().to_string());
     line("counters", format!("{} values", timeline.counters.len()));
+    if !timeline.samples.is_empty() {
+        line("samples", timeline.samples.len().to_string());
+    }
     line("flows", timeline.flows.len().to_string());
     let requests = timeline.slices_of(Event::Request).count();
     if requests > 0 {

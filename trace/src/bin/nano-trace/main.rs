@@ -2,6 +2,7 @@
 
 mod check;
 mod choice;
+mod flame;
 mod info;
 mod merge;
 mod open;
@@ -30,6 +31,8 @@ enum Command {
     Info(info::Info),
     /// Draw one request's way through the processes, as SVG
     Timeline(timeline::TimelineArgs),
+    /// Draw where CPU time went, by stack samples, as a flame graph
+    Flame(flame::Flame),
 }
 
 /// The files were read, and something is wrong with them.
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Check(check) => check.run().map_err(|e| e.to_string()),
         Command::Info(info) => info.run().map_err(|e| e.to_string()),
         Command::Timeline(timeline) => timeline.run().map_err(|e| e.to_string()),
+        Command::Flame(flame) => flame.run().map_err(|e| e.to_string()),
     };
     result.unwrap_or_else(|why| refuse(&why))
 }

@@ -1,0 +1,134 @@
+//! `nano-trace flame`: where CPU time went, as a picture or as text.
+
+use crate::choice::Choice;
+use inferno::flamegraph::{self, color};
+use nano_trace::{
+    check::{OpenSlices, check},
+    flame::{Filter, FilterError, folded},
+    merge::MergeError,
+    read::Source,
+    selection::Wanted,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Flame {
+    #[command(flatten)]
+    choice: Choice,
+    /// Where the picture goes, as SVG: an existing file is replaced, `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Write folded stacks instead, a line each: functions joined by semicolons, and microseconds
+    #[arg(long)]
+    folded: bool,
+    /// Only processes with this in their name
+    #[arg(long, value_name = "NAME")]
+    process: Option<String>,
+    /// Only threads with this in their name
+    #[arg(long, value_name = "NAME")]
+    thread: Option<String>,
+    /// Only from so many seconds after the trace's begin on
+    #[arg(long, value_name = "SECONDS")]
+    from: Option<f64>,
+    /// Only until so many seconds after the trace's begin
+    #[arg(long, value_name = "SECONDS")]
+    to: Option<f64>,
+    /// Only threads that are in a slice of this name
+    #[arg(long, value_name = "SLICE")]
+    inside: Option<String>,
+    /// Only while anyone is in a slice of this name
+    #[arg(long, value_name = "SLICE")]
+    r#while: Option<String>,
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FlameError {
+    #[error(transparent)]
+    Read(#[from] MergeError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    #[error("{path}: {error}")]
+    Write { path: String, error: io::Error },
+}
+
+impl Flame {
+    pub(crate) fn run(self) -> Result<ExitCode, FlameError> {
+        let sources = self
+            .choice
+            .select(Wanted::Newest)?
+            .files
+            .into_iter()
+            .map(Source::File)
+            .collect::<Vec<_>>();
+        let timeline = check(&sources, &OpenSlices::Any)?.timeline;
+        let filter = Filter {
+            process: self.process,
+            thread: self.thread,
+            from: self.from,
+            to: self.to,
+            inside: self.inside,
+            during: self.r#while,
+        };
+        let lines = lines(&folded(&timeline, &filter)?);
+        let text = match self.folded {
+            true => lines.iter().map(|line| format!("{line}\n")).collect(),
+            false => picture(&lines, &title(&filter))?,
+        };
+        let write = match self.output == Path::new("-") {
+            true => io::stdout().write_all(text.as_bytes()),
+            false => fs::write(&self.output, text),
+        };
+        let path = self.output.display().to_string();
+        write.map_err(|error| FlameError::Write { path, error })?;
+        if self.output != Path::new("-") {
+            println!("{}", self.output.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// In microseconds: a picture counts in whole numbers.
+fn lines(folded: &BTreeMap<String, u64>) -> Vec<String> {
+    let line = |(stack, ns): (&String, &u64)| format!("{stack} {}", ns.div_ceil(1000));
+    folded.iter().map(line).collect()
+}
+
+fn title(filter: &Filter) -> String {
+    let part = |word: &str, name: &Option<String>| {
+        let name = name.as_ref()?;
+        Some(format!(", {word} {name}"))
+    };
+    let time = |word: &str, seconds: Option<f64>| seconds.map(|s| format!(", {word} {s} s"));
+    let parts = [
+        part("processes", &filter.process),
+        part("threads", &filter.thread),
+        part("inside", &filter.inside),
+        part("while", &filter.during),
+        time("from", filter.from),
+        time("to", filter.to),
+    ];
+    let parts: String = parts.into_iter().flatten().collect();
+    format!("CPU time{parts}")
+}
+
+fn picture(lines: &[String], title: &str) -> io::Result<String> {
+    let mut options = flamegraph::Options::default();
+    options.title = title.to_owned();
+    options.count_name = "microseconds".to_owned();
+    options.colors = color::Palette::Multi(color::MultiPalette::Rust);
+    // The same picture of the same trace.
+    options.deterministic = true;
+    let mut svg = Vec::new();
+    let lines = lines.iter().map(String::as_str);
+    flamegraph::from_lines(&mut options, lines, &mut svg)?;
+    String::from_utf8(svg).map_err(io::Error::other)
+}

@@ -1,0 +1,79 @@
+//! From samples to folded stacks: how much CPU time went into which chain of
+//! functions. What flame graphs are drawn of.
+
+mod filter;
+
+pub use filter::{Filter, FilterError};
+
+use crate::timeline::{CpuSample, Timeline, TrackOf};
+use std::collections::{BTreeMap, HashMap};
+
+/// CPU time in nanoseconds by stack: process, thread and functions, the
+/// outermost first, joined by semicolons.
+pub fn folded(timeline: &Timeline, filter: &Filter) -> Result<BTreeMap<String, u64>, FilterError> {
+    let names = Names::of(timeline);
+    let selection = filter.resolve(timeline)?;
+    let mut folded = BTreeMap::new();
+    for sample in &timeline.samples {
+        let (process, thread) = names.of_sample(sample);
+        if !selection.contains(sample, process, thread) {
+            continue;
+        }
+        let mut stack = format!("{};{}", part(process), part(thread));
+        if !sample.is_whole {
+            stack += ";[not known from where]";
+        }
+        for function in sample.stack.iter() {
+            stack.push(';');
+            stack += &part(function);
+        }
+        *folded.entry(stack).or_default() += sample.weight;
+    }
+    match folded.is_empty() {
+        true if timeline.samples.is_empty() => Err(FilterError::NoSamples),
+        true => Err(FilterError::NothingLeft(timeline.samples.len())),
+        false => Ok(folded),
+    }
+}
+
+/// Semicolons part functions, and the last space parts the number.
+fn part(name: &str) -> String {
+    match name.is_empty() {
+        true => "?".to_owned(),
+        false => name.replace(';', ","),
+    }
+}
+
+/// What processes and threads are called.
+struct Names<'t> {
+    processes: HashMap<i32, &'t str>,
+    threads: HashMap<(i32, i64), &'t str>,
+}
+
+impl<'t> Names<'t> {
+    fn of(timeline: &'t Timeline) -> Names<'t> {
+        let mut processes = HashMap::new();
+        // Sampled threads that record nothing have no track.
+        let sampled = timeline.thread_names.iter();
+        let mut threads: HashMap<_, _> = sampled.map(|(id, name)| (*id, name.as_str())).collect();
+        for track in timeline.tracks.values() {
+            match track.of {
+                TrackOf::Process { pid, .. } => {
+                    processes.insert(pid, track.name.as_str());
+                }
+                TrackOf::Thread { pid, tid } => {
+                    threads.insert((pid, tid), track.name.as_str());
+                }
+                _ => {}
+            }
+        }
+        Names { processes, threads }
+    }
+
+    fn of_sample(&self, sample: &CpuSample) -> (&'t str, &'t str) {
+        let process = self.processes.get(&sample.pid);
+        let thread = self.threads.get(&(sample.pid, sample.tid));
+        let or_unnamed = |name: Option<&&'t str>| name.copied().unwrap_or("?");
+        (or_unnamed(process), or_unnamed(thread))
+    }
+}

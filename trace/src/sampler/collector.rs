@@ -1,0 +1,191 @@
+//! The sampler's thread: gives timers to threads that come, takes them from
+//! those that go, and unwinds what handlers took down.
+
+use super::slots::{self, Slot};
+use super::timer::CpuTimer;
+use super::{Sample, Shared, Sink, handler, threads};
+use crate::SampleRate;
+use crate::clock::boottime_ns;
+use crate::symbols::Symbols;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// So often are threads looked for, and rings emptied; a thread that lives for
+/// less may be missed.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// See the module.
+pub(super) struct Collector<'s, S> {
+    rate: SampleRate,
+    sink: S,
+    shared: &'s Shared,
+    own_tid: u32,
+    /// By number.
+    threads: BTreeMap<u32, Sampled>,
+    /// Threads that got no timer.
+    refused: BTreeSet<u32>,
+    /// Lost since the sink was told.
+    lost: u64,
+}
+
+/// A thread that has a slot.
+struct Sampled {
+    /// Deletes itself.
+    timer: Option<CpuTimer>,
+    slot: &'static Slot,
+    name: Arc<str>,
+}
+
+impl<'s, S: Sink> Collector<'s, S> {
+    pub(super) fn new(rate: SampleRate, sink: S, shared: &'s Shared) -> Self {
+        Collector {
+            rate,
+            sink,
+            shared,
+            own_tid: nix::unistd::gettid().as_raw() as u32,
+            threads: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            lost: 0,
+        }
+    }
+
+    /// Until it is told to stop.
+    pub(super) fn run(&mut self, mut symbols: Symbols) {
+        let mut looked = Instant::now();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            handler::sleep(INTERVAL);
+            self.pass(&mut symbols);
+            self.follow_rate();
+            if looked.elapsed() >= INTERVAL {
+                looked = Instant::now();
+                // The first look worked; later ones do what they can.
+                let _ = self.look_for_threads();
+            }
+        }
+        let mut threads = std::mem::take(&mut self.threads);
+        // From here on nothing comes but what is on its way.
+        threads.values_mut().for_each(|thread| thread.timer = None);
+        self.threads = threads;
+        self.pass(&mut symbols);
+        for thread in std::mem::take(&mut self.threads).into_values() {
+            // The slot stays its thread's, whose handler may still run.
+            thread.slot.release_memory();
+        }
+    }
+
+    /// Arms all timers anew when there is a new rate. What was taken down before
+    /// has been given its weight.
+    fn follow_rate(&mut self) {
+        let hz = self.shared.rate.load(Ordering::Acquire);
+        let rate = SampleRate::try_from(hz).unwrap_or(self.rate);
+        if rate == self.rate {
+            return;
+        }
+        self.rate = rate;
+        for timer in self.threads.values().filter_map(|t| t.timer.as_ref()) {
+            // Of a thread that is gone, its timer is too.
+            let _ = timer.set_period(rate.period());
+        }
+    }
+
+    /// Gives timers to new threads, and takes the slots of those that are gone.
+    ///
+    /// # Errors
+    /// When there are threads, but not one of them could get a timer.
+    pub(super) fn look_for_threads(&mut self) -> io::Result<()> {
+        let alive = threads::list();
+        self.take_slots_back(&alive);
+        let mut refused = None;
+        for &tid in &alive {
+            if tid == self.own_tid || self.threads.contains_key(&tid) {
+                continue;
+            }
+            match self.begin(tid) {
+                Ok(thread) => drop(self.threads.insert(tid, thread)),
+                Err(_) if !threads::list().contains(&tid) => {}
+                Err(error) => {
+                    let first = self.refused.insert(tid);
+                    let missed = &self.shared.missed_threads;
+                    missed.fetch_add(u64::from(first), Ordering::AcqRel);
+                    refused = Some(error);
+                }
+            }
+        }
+        self.refused.retain(|tid| alive.contains(tid));
+        match refused {
+            Some(error) if self.threads.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&self, tid: u32) -> io::Result<Sampled> {
+        let stack_top = match tid == std::process::id() {
+            true => threads::first_stack_top().unwrap_or(0),
+            false => 0,
+        };
+        // Its own of an earlier round, in which its handler may still run; or any.
+        let all = slots::all();
+        let place = all.iter().position(|slot| slot.tid() == tid);
+        let place = place.or_else(|| all.iter().position(|slot| slot.tid() == 0));
+        let place = place.ok_or_else(|| io::Error::other("too many threads"))?;
+        let slot = &all[place];
+        if slot.tid() == tid {
+            slot.forget();
+        } else if !slot.give(tid, stack_top) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(Sampled {
+            timer: Some(CpuTimer::arm(tid, self.rate.period(), place)?),
+            slot,
+            name: threads::name(tid).into(),
+        })
+    }
+
+    /// Slots of threads that are gone, of earlier rounds too. What is in them
+    /// the next pass takes first.
+    fn take_slots_back(&mut self, alive: &[u32]) {
+        for slot in slots::all() {
+            let tid = slot.tid();
+            if tid == 0 || alive.contains(&tid) {
+                continue;
+            }
+            match self.threads.get_mut(&tid) {
+                Some(thread) if !slot.is_empty() => thread.timer = None,
+                _ => {
+                    self.threads.remove(&tid);
+                    slot.free();
+                }
+            }
+        }
+    }
+
+    /// Takes what is in all rings.
+    fn pass(&mut self, symbols: &mut Symbols) {
+        let upto_ns = boottime_ns();
+        let mut taken = 0;
+        let period_ns = self.rate.period().as_nanos() as u64;
+        for (&tid, thread) in &self.threads {
+            thread.slot.drain(|raw| {
+                let (stack, end) = symbols.stack(raw);
+                self.sink.sample(&Sample {
+                    time_ns: raw.time_ns,
+                    tid,
+                    thread: &thread.name,
+                    weight_ns: period_ns * (1 + u64::from(raw.overruns)),
+                    stack,
+                    end,
+                });
+                taken += 1;
+            });
+            self.lost += thread.slot.take_drops();
+        }
+        let lost = std::mem::take(&mut self.lost);
+        self.shared.taken.fetch_add(taken, Ordering::AcqRel);
+        self.shared.dropped.fetch_add(lost, Ordering::AcqRel);
+        symbols.refresh();
+        self.sink.passed(upto_ns, lost);
+    }
+}

@@ -1,0 +1,59 @@
+//! The threads of this process, as the kernel lists them.
+
+use std::fs;
+
+/// Threads that exist, by number.
+pub(crate) fn list() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
+/// A thread's name of at most 15 bytes; empty if it is gone.
+pub(crate) fn name(tid: u32) -> String {
+    let name = fs::read(format!("/proc/self/task/{tid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
+/// Where the stack of the process's first thread ends; the others' ends are
+/// where their control blocks lie.
+pub(crate) fn first_stack_top() -> Option<u64> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let stack = maps.lines().find(|line| line.ends_with("[stack]"))?;
+    let (_, end) = stack.split_whitespace().next()?.split_once('-')?;
+    u64::from_str_radix(end, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_listed_with_its_name_while_it_lives() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (_end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().name("a name too long for it".to_owned());
+        let thread = thread.spawn(move || {
+            tell.send(nix::unistd::gettid().as_raw() as u32).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = told.recv().unwrap();
+        assert!(list().contains(&tid));
+        assert_eq!(name(tid), "a name too long");
+        drop(_end);
+        thread.unwrap().join().unwrap();
+        // The kernel lets go of a thread a moment after it was joined.
+        while list().contains(&tid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(name(tid), "");
+    }
+
+    #[test]
+    fn the_first_stack_ends_above_its_arguments() {
+        let top = first_stack_top().unwrap();
+        assert!(top.is_multiple_of(4096), "{top:#x}");
+    }
+}
