@@ -3,7 +3,7 @@
 use crate::flight::FlightState;
 use crate::role::Role;
 use crate::step_bounds::StepBounds;
-use nano_trace::{Detail, SessionName, SessionSpec, SessionStatus};
+use nano_trace::{Detail, SampleRate, SessionName, SessionSpec, SessionStatus};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -60,8 +60,8 @@ pub struct StartProfile {
 pub struct Activities {
     /// Kernels and copies of a GPU.
     pub gpu: bool,
-    /// Samples of call stacks.
-    pub samples: bool,
+    /// Samples of call stacks, so often.
+    pub samples: Option<SampleRate>,
     /// What other profilers record.
     pub foreign: bool,
 }

@@ -7,6 +7,7 @@ use clap::{Parser, ValueEnum, value_parser};
 use log::LevelFilter;
 use nano_ipc::flight::FlightRules;
 use nano_ipc::step_bounds::Cycle;
+use nano_trace::SampleRate;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,6 +22,7 @@ Environment:
   NANO_PROFILER_MAX_MB          Like --profiler-max-mb
   NANO_PROFILER_FLIGHT_SECONDS  Like --profiler-flight-seconds
   NANO_PROFILER_TRIGGER         Like --profiler-trigger
+  NANO_PROFILER_SAMPLE_HZ       Like --profiler-sample-hz
   NANO_ENABLE_MULTIPROCESSING   0: run frontend, core and worker as threads of one process
   HF_HOME, HF_ENDPOINT, HF_TOKEN  Cache, address and key of the model hub
 
@@ -132,6 +134,16 @@ pub struct Args {
     /// Cap of one session's trace in each process
     #[arg(long, value_name = "MIB", env = "NANO_PROFILER_MAX_MB", hide_env = true, default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_048_576), help_heading = "Profiling")]
     pub profiler_max_mb: u64,
+    /// Sessions that no client asked for sample the stack of every thread, so often in each second
+    /// of its CPU time, for `nano-trace flame` [default: not at all]
+    #[arg(
+        long,
+        value_name = "HZ",
+        env = "NANO_PROFILER_SAMPLE_HZ",
+        hide_env = true,
+        help_heading = "Profiling"
+    )]
+    pub profiler_sample_hz: Option<SampleRate>,
 
     /// Seconds that open requests may go on after SIGTERM; a second SIGTERM ends at once
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = value_parser!(u64).range(0..=86_400), help_heading = "Processes")]
@@ -265,6 +277,10 @@ mod tests {
             (
                 &["--profiler-schedule", "active=0"],
                 "active is missing or 0",
+            ),
+            (
+                &["--profiler-sample-hz", "1001"],
+                "must be 1 to 1000, in Hz",
             ),
             (
                 &["--profiler-schedule", ""],

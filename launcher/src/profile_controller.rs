@@ -23,8 +23,8 @@ pub use flight::told as told_of_dump;
 use gathering::{Asker, Gathering, Purpose};
 use names::SessionNames;
 use nano_ipc::profile::{
-    ProcessFilter, ProfileAnswer, ProfileCommand, ProfilePhase, RecorderOrder, RecorderReport,
-    SessionSwitch, StartProfile, StepsToCount,
+    Activities, ProcessFilter, ProfileAnswer, ProfileCommand, ProfilePhase, RecorderOrder,
+    RecorderReport, SessionSwitch, StartProfile, StepsToCount,
 };
 use nano_ipc::role::Role;
 use nano_ipc::step_bounds::StepBounds;
@@ -150,9 +150,10 @@ impl ProfileController {
                 return;
             }
         };
-        let max_bytes = profiler.max_bytes;
+        let (max_bytes, sample_rate) = (profiler.max_bytes, profiler.sample_rate);
         let name = self.names.take(wanted);
         let mut spec = SessionSpec::new(name.clone(), max_bytes);
+        spec.sample_rate = sample_rate;
         if steps.is_some() {
             spec.begin = Begin::Stamped;
         }
@@ -227,14 +228,21 @@ impl ProfileController {
 
     /// The operator's signal: ends what records, or begins a session.
     pub fn toggled(&mut self, now: Now) {
-        if self.profiler.is_none() {
+        let Some(profiler) = &self.profiler else {
             let hint = "SIGUSR1: profiling is off (NANO_PROFILER_DIR names a directory for it)";
-            self.log(hint.to_owned());
-        } else if self.current.is_some() {
-            self.stop(now, Asker::Signal, false);
-        } else {
-            self.start(now, Asker::Signal, StartProfile::default());
+            return self.log(hint.to_owned());
+        };
+        if self.current.is_some() {
+            return self.stop(now, Asker::Signal, false);
         }
+        let wishes = StartProfile {
+            activities: Activities {
+                samples: profiler.sample_rate,
+                ..Activities::default()
+            },
+            ..StartProfile::default()
+        };
+        self.start(now, Asker::Signal, wishes);
     }
 
     fn start(&mut self, now: Now, asker: Asker, start: StartProfile) {
@@ -273,6 +281,7 @@ impl ProfileController {
             },
             marked_only: start.marked_only,
             detail: start.detail,
+            sample_rate: start.activities.samples,
         };
         let ended = self.current.take();
         if let Some(armed) = ended.as_ref().filter(|ended| !ended.is_auto) {
@@ -654,13 +663,6 @@ fn understood(start: &StartProfile, operators_cap: u64) -> (u64, Vec<String>) {
     if start.activities.gpu {
         notes.push(
             "activities: gpu: this build has no CUDA; what the processes do is recorded".to_owned(),
-        );
-    }
-    if start.activities.samples {
-        notes.push(
-            "activities: samples: this version takes no samples of call stacks; \
-             what the processes do is recorded"
-                .to_owned(),
         );
     }
     if start.activities.foreign {

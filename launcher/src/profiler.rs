@@ -2,7 +2,7 @@
 
 use nano_ipc::flight::FlightRules;
 use nano_ipc::step_bounds::Cycle;
-use nano_trace::{Rings, RingsError};
+use nano_trace::{Rings, RingsError, SampleRate};
 use nix::unistd::{AccessFlags, access};
 use std::fs;
 use std::io;
@@ -40,6 +40,8 @@ pub struct Profiler {
     pub max_bytes: u64,
     /// When recording begins.
     pub mode: Mode,
+    /// Stack samples of sessions that no client asked for.
+    pub sample_rate: Option<SampleRate>,
 }
 
 /// Why traces cannot be written there.
@@ -82,7 +84,12 @@ impl Profiler {
     ///
     /// # Errors
     /// With the directory and the reason.
-    pub fn prepare(dir: &Path, max_bytes: u64, mode: Mode) -> Result<Profiler, NoProfiler> {
+    pub fn prepare(
+        dir: &Path,
+        max_bytes: u64,
+        mode: Mode,
+        sample_rate: Option<SampleRate>,
+    ) -> Result<Profiler, NoProfiler> {
         let prepared = fs::create_dir_all(dir).and_then(|()| {
             if !fs::metadata(dir)?.is_dir() {
                 return Err(io::Error::other("is no directory"));
@@ -95,6 +102,7 @@ impl Profiler {
                 dir,
                 max_bytes,
                 mode,
+                sample_rate,
             }),
             Err(source) => Err(NoProfiler {
                 dir: dir.to_owned(),

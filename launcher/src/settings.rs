@@ -139,7 +139,13 @@ impl Settings {
         let profiler = match &args.profiler_dir {
             Some(dir) if !dir.as_os_str().is_empty() => {
                 let max_bytes = args.profiler_max_mb << 20;
-                Some(Profiler::prepare(dir, max_bytes, mode(&args)?)?)
+                let sample_rate = args.profiler_sample_hz;
+                Some(Profiler::prepare(
+                    dir,
+                    max_bytes,
+                    mode(&args)?,
+                    sample_rate,
+                )?)
             }
             // An empty variable is an unset one.
             _ => None,

@@ -77,6 +77,7 @@ fn state() -> ProfileAnswer {
         events: 2,
         drops: 3,
         late_records: 0,
+        samples: Some(Err("forbidden".to_owned())),
         since: SystemTime::UNIX_EPOCH,
     };
     let session = SessionOfServer {
@@ -151,7 +152,7 @@ fn the_answer_names_every_process() {
         {
             "process": "core", "pid": 7, "file": "/traces/x", "bytes": 1, "events": 2,
             "drops": 3, "late_records": 0, "since": "1970-01-01T00:00:00.000Z",
-            "state": "failed", "reason": "disk full",
+            "state": "failed", "reason": "disk full", "no_samples": "forbidden",
         },
         {"process": "worker-0", "pid": 7, "state": "silent"},
     ]);

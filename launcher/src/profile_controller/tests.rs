@@ -1,14 +1,15 @@
 //! The controller without sockets: what goes in, what comes out.
 
 mod flight;
+mod wishes;
 
 use super::place::SLACK;
 use super::*;
 use crate::dumper::Dumped;
 use nano_ipc::flight::FlightCounts;
-use nano_ipc::profile::{Activities, Part, ProcessFilter, ProfileState};
+use nano_ipc::profile::{Part, ProcessFilter, ProfileState};
 use nano_ipc::step_bounds::Cycle;
-use nano_trace::SessionState;
+use nano_trace::{SampleRate, SessionState};
 use std::path::PathBuf;
 
 const FRONTEND: u32 = 11;
@@ -50,16 +51,22 @@ fn status(name: SessionName, state: SessionState) -> SessionStatus {
         events: 2,
         drops: 0,
         late_records: 0,
+        samples: None,
         since: SystemTime::UNIX_EPOCH,
     }
 }
 
 impl Server {
     fn start(mode: Mode) -> Server {
+        Server::with_samples(mode, None)
+    }
+
+    fn with_samples(mode: Mode, sample_rate: Option<SampleRate>) -> Server {
         let profiler = Profiler {
             dir: "/traces".into(),
             max_bytes: CAP,
             mode,
+            sample_rate,
         };
         let mut server = Server::with(Some(profiler));
         for (pid, role) in
@@ -665,37 +672,12 @@ fn only_sessions_of_this_run_have_files() {
 }
 
 #[test]
-fn the_operator_s_cap_holds_and_what_cannot_be_recorded_is_said() {
-    let mut server = Server::start(Mode::Manual);
-    let wishes = StartProfile {
-        max_bytes: Some(CAP * 2),
-        activities: Activities {
-            gpu: true,
-            samples: true,
-            foreign: true,
-        },
-        names_directory: true,
-        ..StartProfile::default()
-    };
-    let state = server.done(start(wishes));
-    let [cap, gpu, samples, foreign, directory] = &state.notes[..] else {
-        panic!("{:?}", state.notes);
-    };
-    assert!(cap.contains("64 MiB"), "{cap}");
-    assert!(gpu.contains("no CUDA"), "{gpu}");
-    assert!(samples.contains("samples"), "{samples}");
-    assert!(foreign.contains("rpd"), "{foreign}");
-    assert!(directory.contains("output_dir"), "{directory}");
-    let specs = server.controller.sessions_at_start(&[Role::Core]);
-    assert_eq!(specs[0].max_bytes, CAP);
-}
-
-#[test]
 fn one_process_with_all_roles_is_told_once_and_listed_for_each() {
     let profiler = Profiler {
         dir: "/traces".into(),
         max_bytes: CAP,
         mode: Mode::Manual,
+        sample_rate: None,
     };
     let mut server = Server::with(Some(profiler));
     server.recorders.push((CORE, Vec::new()));

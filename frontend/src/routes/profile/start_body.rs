@@ -5,7 +5,7 @@ use crate::api_error::{ApiError, shortened};
 use crate::fields::Fields;
 use nano_ipc::profile::{Activities, ProcessFilter, StartProfile};
 use nano_ipc::step_bounds::{Cycle, MAX_STEPS, Stage, Stages, StepBounds};
-use nano_trace::{Detail, SessionName};
+use nano_trace::{Detail, SampleRate, SessionName};
 use serde_json::Value;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -17,6 +17,8 @@ const MAX_DURATION_MS: u64 = 86_400_000;
 const LIST_BYTES: usize = 4096;
 /// A terabyte.
 const MAX_MB: u64 = 1 << 20;
+/// Of stack samples.
+const MAX_HZ: u64 = SampleRate::MAX as u64;
 
 /// Reads a body's fields.
 ///
@@ -139,6 +141,7 @@ fn processes(fields: &Fields<'_>) -> Result<Vec<ProcessFilter>, ApiError> {
         .collect()
 }
 
+/// `sample_hz` asks for samples too.
 fn activities(fields: &Fields<'_>) -> Result<Activities, ApiError> {
     const NAME: &str = "activities";
     let mut activities = Activities::default();
@@ -146,7 +149,7 @@ fn activities(fields: &Fields<'_>) -> Result<Activities, ApiError> {
         match word.to_ascii_lowercase().as_str() {
             "cpu" => {}
             "gpu" | "cuda" => activities.gpu = true,
-            "samples" => activities.samples = true,
+            "samples" => activities.samples = Some(SampleRate::DEFAULT),
             // SGLang's: other profilers.
             "mem" | "rpd" | "cuda_profiler" => activities.foreign = true,
             other => {
@@ -156,6 +159,9 @@ fn activities(fields: &Fields<'_>) -> Result<Activities, ApiError> {
             }
         }
     }
+    let hz = number(fields, "sample_hz", 1..=MAX_HZ)?;
+    let rate = hz.and_then(|hz| SampleRate::try_from(u32::try_from(hz).ok()?).ok());
+    activities.samples = rate.or(activities.samples);
     Ok(activities)
 }
 
@@ -277,7 +283,8 @@ mod tests {
         assert!(start.marked_only);
         assert_eq!(start.detail, Detail::Ops);
         assert_eq!(start.processes.len(), 2);
-        assert!(start.activities.gpu && start.activities.samples);
+        assert!(start.activities.gpu);
+        assert_eq!(start.activities.samples, Some(SampleRate::DEFAULT));
 
         let sglang = good(
             r#"{"num_steps": " 5 ", "start_step": "3", "profile_by_stage": true, "profile_id": "1735.12", "profile_prefix": null}"#,
@@ -299,6 +306,14 @@ mod tests {
             ..StepBounds::default()
         };
         assert_eq!(vllm.steps, Some(bounds));
+
+        for body in [
+            r#"{"activities": ["SAMPLES"], "sample_hz": 999}"#,
+            r#"{"sample_hz": " 999 "}"#,
+        ] {
+            let rate = good(body).activities.samples.map(SampleRate::hz);
+            assert_eq!(rate, Some(999), "{body}");
+        }
 
         for body in [
             r#"{"schedule": {"wait": 1, "warmup": "1", "active": 3, "repeat": 2}}"#,
@@ -348,6 +363,8 @@ mod tests {
             (r#"{"duration_ms": 0}"#, "duration_ms", "from 1 to 86400000"),
             (r#"{"max_mb": 0}"#, "max_mb", "from 1 to 1048576"),
             (r#"{"detail": 3}"#, "detail", "from 1 to 2"),
+            (r#"{"sample_hz": 0}"#, "sample_hz", "from 1 to 1000"),
+            (r#"{"sample_hz": "1001"}"#, "sample_hz", "from 1 to 1000"),
             (r#"{"stage": "warm"}"#, "stage", "all or prefill or decode"),
             (r#"{"requests": "some"}"#, "requests", "all or marked"),
             (

@@ -103,6 +103,11 @@ fn process(process: &SessionOfProcess) -> Value {
         view["events"] = status.events.into();
         view["drops"] = status.drops.into();
         view["late_records"] = status.late_records.into();
+        match &status.samples {
+            None => {}
+            Some(Ok(rate)) => view["sample_hz"] = rate.hz().into(),
+            Some(Err(reason)) => view["no_samples"] = reason.as_str().into(),
+        }
         view["since"] = format!("{since:.3}").into();
     }
     view
