@@ -4,13 +4,18 @@ usage: check_traces.py FILE...
 
 Prints what is wrong, and exits with 1 if anything is. The last line is a JSON
 object of what Perfetto shows of all files together: slices, instants, counter
-values and flows.
+values, flows and stack samples.
+
+The engine is older than the packet of stack samples, and ignores it. What such
+a packet names (stacks, functions, modules) is older: so samples are shown to the
+engine again, in the packet that it has for samples of Linux's perf.
 """
 
 import json
 import sys
 
 from google.protobuf.message import DecodeError
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 from official_schema import unknown_fields
 from trace_processor import Engine, faults
 
@@ -24,7 +29,52 @@ def judge(data):
     with Engine(data) as engine:
         if engine.error:
             return wrong + [f"cannot be loaded: {engine.error}"], {}
-        return wrong + faults(engine), shown(engine)
+        wrong += faults(engine)
+        result = shown(engine)
+    with Engine(as_perf_samples(data)) as engine:
+        wrong += faults(engine)
+        result["samples"] = samples(engine)
+    return wrong, result
+
+
+def as_perf_samples(data):
+    """The trace, with stack samples as the engine knows them."""
+    trace = perfetto_trace_pb2.Trace.FromString(data)
+    for packet in trace.packet:
+        if not packet.HasField("stack_sample"):
+            continue
+        sample = packet.stack_sample
+        new = perfetto_trace_pb2.PerfSample(
+            cpu=0,
+            pid=sample.task_context.pid,
+            tid=sample.task_context.tid,
+            callstack_iid=sample.callstack_iid,
+            timebase_count=sample.primary_weight,
+        )
+        packet.perf_sample.CopyFrom(new)
+    return trace.SerializeToString()
+
+
+def samples(engine):
+    """Samples as (time, pid, tid, functions), the outermost function first."""
+    places = engine.query(
+        "select c.id, c.parent_id as above, f.name from stack_profile_callsite c "
+        "join stack_profile_frame f on c.frame_id = f.id"
+    )
+    places = {place["id"]: place for place in places}
+
+    def stack(place):
+        functions = []
+        while place is not None:
+            functions.append(places[place]["name"])
+            place = places[place]["above"]
+        return functions[::-1]
+
+    rows = engine.query(
+        "select s.ts, p.pid, t.tid, s.callsite_id as place from perf_sample s "
+        "join thread t using (utid) join process p using (upid) order by s.ts, t.tid"
+    )
+    return [[row["ts"], row["pid"], row["tid"], stack(row["place"])] for row in rows]
 
 
 def shown(engine):

@@ -6,7 +6,7 @@ use nano_trace::{
     read::Source,
     timeline::{Hop, Through, Timeline},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -36,6 +36,19 @@ pub(crate) fn assert_shows(files: &[PathBuf], report: &Report) {
     assert_eq!(report.timeline.counters.len(), values, "counter values");
     let flows = rows(&official, "flows").count();
     assert_eq!(arrows(&report.timeline), flows, "arrows");
+    let mut theirs: Vec<Value> = rows(&official, "samples").cloned().collect();
+    let samples = report.timeline.samples.iter();
+    let mut ours: Vec<Value> = samples
+        .map(|sample| {
+            let stack: Vec<&str> = sample.stack.iter().map(|name| &**name).collect();
+            json!([sample.time, sample.pid, sample.tid, stack])
+        })
+        .collect();
+    // The engine puts samples of one moment in its own order.
+    for samples in [&mut ours, &mut theirs] {
+        samples.sort_by_key(Value::to_string);
+    }
+    assert_eq!(ours, theirs, "stack samples");
 }
 
 fn shown(timeline: &Timeline) -> Vec<Shown> {
@@ -112,7 +125,7 @@ fn perfetto_refuses_what_it_must() {
 /// The recorder alone: this binary again, as a process that records.
 #[test]
 fn perfetto_shows_what_was_recorded() {
-    use nano_trace::{Event, Flow, ProcessTrace, RequestTrack, Rings, SessionSpec};
+    use nano_trace::{Event, Flow, ProcessTrace, RequestTrack, Rings, SampleRate, SessionSpec};
     const TEST: &str = "perfetto::perfetto_shows_what_was_recorded";
     const DIR: &str = "NANO_TESTS_RECORD_IN";
     let Ok(recording) = std::env::var(DIR) else {
@@ -132,6 +145,13 @@ fn perfetto_shows_what_was_recorded() {
         let steps = report.timeline.slices_of(Event::WorkerStep);
         assert_eq!(steps.count(), 20);
         assert_eq!(report.timeline.flows.len(), 1);
+        let samples = &report.timeline.samples;
+        let burned = samples.iter().filter(|sample| {
+            let mut functions = sample.stack.iter();
+            functions.any(|name| name.ends_with("perfetto::burn"))
+        });
+        let burned = burned.count();
+        assert!(burned > 20, "{burned} of {} samples", samples.len());
         return;
     };
     nano_trace::start(ProcessTrace {
@@ -141,7 +161,10 @@ fn perfetto_shows_what_was_recorded() {
         rings: Rings::create().unwrap().fd().try_clone_to_owned().unwrap(),
         facts: vec![("model".to_owned(), "none".to_owned())],
         keep: None,
-        sessions: vec![SessionSpec::new("auto".parse().unwrap(), 1 << 20)],
+        sessions: vec![SessionSpec {
+            sample_rate: SampleRate::try_from(250).ok(),
+            ..SessionSpec::new("auto".parse().unwrap(), 1 << 20)
+        }],
     })
     .unwrap();
     let track = RequestTrack::new(3);
@@ -156,5 +179,17 @@ fn perfetto_shows_what_was_recorded() {
     }
     track.instant(Event::Finish, [0], &[Flow::request(3)]);
     track.end(Event::Request, [1, 0, 20, 0], &[]);
+    burn();
     nano_trace::finish();
+}
+
+/// A quarter of a second of this thread's CPU time.
+#[inline(never)]
+fn burn() {
+    let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
+    let now = || std::time::Duration::from(nix::time::clock_gettime(clock).unwrap());
+    let until = now() + std::time::Duration::from_millis(250);
+    while now() < until {
+        std::hint::black_box(now());
+    }
 }

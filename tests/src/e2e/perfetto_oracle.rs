@@ -3,18 +3,19 @@
 //! that `tests/perfetto` asks; what it lacks is left out here.
 
 use nano_trace::proto::{
-    BuiltinClock, ChildTracksOrdering, ClockSnapshot, CounterDescriptor, DebugAnnotation,
-    DebugAnnotationName, EventCategory, EventName, InternedData, InternedString, ProcessDescriptor,
-    ThreadDescriptor, TracePacket, TracePacketDefaults, TraceUuid, TrackDescriptor, TrackEvent,
-    TrackEventDefaults, clock_snapshot,
+    BuiltinClock, Callstack, ChildTracksOrdering, ClockSnapshot, CounterDescriptor,
+    DebugAnnotation, DebugAnnotationName, EventCategory, EventName, Frame, InternedData,
+    InternedString, Mapping, ProcessDescriptor, ProcessTree, ThreadDescriptor, TracePacket,
+    TracePacketDefaults, TraceUuid, TrackDescriptor, TrackEvent, TrackEventDefaults,
+    clock_snapshot,
     counter_descriptor::Unit,
-    debug_annotation,
+    debug_annotation, process_tree,
     trace_packet::Data,
     track_event::{CounterValueField, Type},
 };
 use perfetto_protos::{clock_snapshot as official_clock, trace_packet::TracePacket as Official};
 use prost::Message as _;
-use protobuf::Message as _;
+use protobuf::{Message as _, UnknownValueRef};
 
 /// The packet as the published schema reads it, and nothing that it cannot read.
 fn read(packet: &TracePacket) -> Official {
@@ -48,6 +49,7 @@ fn packet_fields() {
             track_event_defaults: Some(TrackEventDefaults {
                 track_uuid: Some(99),
             }),
+            ..Default::default()
         }),
         ..Default::default()
     });
@@ -82,6 +84,7 @@ fn interned_data() {
                 iid: Some(4),
                 str: Some(b"text".to_vec()),
             }],
+            ..Default::default()
         }),
         ..Default::default()
     });
@@ -94,6 +97,95 @@ fn interned_data() {
     assert_eq!((argument.iid(), argument.name()), (3, "argument"));
     let text = &interned.debug_annotation_string_values[0];
     assert_eq!((text.iid(), text.str()), (4, b"text".as_slice()));
+}
+
+#[test]
+fn stacks() {
+    let text = |iid, text: &str| {
+        vec![InternedString {
+            iid: Some(iid),
+            str: Some(text.as_bytes().to_vec()),
+        }]
+    };
+    let official = read(&TracePacket {
+        interned_data: Some(InternedData {
+            function_names: text(1, "main"),
+            source_paths: text(2, "main.rs"),
+            mapping_paths: text(3, "/bin/program"),
+            build_ids: text(4, "id"),
+            mappings: vec![Mapping {
+                iid: Some(5),
+                build_id: Some(4),
+                exact_offset: Some(0x100),
+                start_offset: Some(0x101),
+                start: Some(0x1000),
+                end: Some(0x2000),
+                load_bias: Some(0x10),
+                path_string_ids: vec![3],
+            }],
+            frames: vec![Frame {
+                iid: Some(6),
+                function_name_id: Some(1),
+                mapping_id: Some(5),
+                rel_pc: Some(0x40),
+                source_path_iid: Some(2),
+                line_number: Some(77),
+            }],
+            callstacks: vec![Callstack {
+                iid: Some(7),
+                frame_ids: vec![6, 8],
+            }],
+            ..Default::default()
+        }),
+        ..Default::default()
+    });
+    let interned = official.interned_data;
+    let known = |texts: &[perfetto_protos::profile_common::InternedString]| {
+        (texts[0].iid(), texts[0].str().to_vec())
+    };
+    assert_eq!(known(&interned.function_names), (1, b"main".to_vec()));
+    assert_eq!(known(&interned.source_paths), (2, b"main.rs".to_vec()));
+    assert_eq!(
+        known(&interned.mapping_paths),
+        (3, b"/bin/program".to_vec())
+    );
+    assert_eq!(known(&interned.build_ids), (4, b"id".to_vec()));
+    let mapping = &interned.mappings[0];
+    assert_eq!((mapping.iid(), mapping.build_id()), (5, 4));
+    assert_eq!(
+        (mapping.exact_offset(), mapping.start_offset()),
+        (0x100, 0x101)
+    );
+    assert_eq!((mapping.start(), mapping.end()), (0x1000, 0x2000));
+    assert_eq!(
+        (mapping.load_bias(), &mapping.path_string_ids),
+        (0x10, &vec![3])
+    );
+    let frame = &interned.frames[0];
+    assert_eq!((frame.iid(), frame.function_name_id()), (6, 1));
+    assert_eq!((frame.mapping_id(), frame.rel_pc()), (5, 0x40));
+    // Newer than this schema, which keeps the numbers of what it does not know.
+    let newer = frame.special_fields.unknown_fields();
+    let number = |field| match newer.get(field) {
+        Some(UnknownValueRef::Varint(number)) => Some(number),
+        _ => None,
+    };
+    assert_eq!((number(5), number(6)), (Some(2), Some(77)));
+    let callstack = &interned.callstacks[0];
+    assert_eq!((callstack.iid(), &callstack.frame_ids), (7, &vec![6, 8]));
+
+    let official = read(&packet(Data::ProcessTree(ProcessTree {
+        threads: vec![process_tree::Thread {
+            tid: Some(12),
+            name: Some("worker".to_owned()),
+            tgid: Some(11),
+        }],
+    })));
+    let thread = &official.process_tree().threads[0];
+    assert_eq!(
+        (thread.tid(), thread.tgid(), thread.name()),
+        (12, 11, "worker")
+    );
 }
 
 #[test]

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 const README: &str = include_str!("../../../README.md");
 
-/// Flags of cargo and of its tests.
-const CARGO_S_OWN: [&str; 5] = [
+/// Flags of cargo, of its tests and of benches.
+const OTHERS: [&str; 7] = [
     "--release",
     "--workspace",
     "--bench",
     "--test",
     "--nocapture",
+    "--flight",
+    "--samples",
 ];
 
 /// The text between two marks, the first such.
@@ -53,6 +55,7 @@ fn the_flags_and_variables_that_it_names_exist() {
         &["nano-trace", "merge", "--help"],
         &["nano-trace", "check", "--help"],
         &["nano-trace", "timeline", "--help"],
+        &["nano-trace", "flame", "--help"],
         &["nano-bench", "--help"],
     ]
     .map(|words| {
@@ -68,7 +71,7 @@ fn the_flags_and_variables_that_it_names_exist() {
             flag.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
                 || word.starts_with("NANO_")
         })
-        .filter(|word| !CARGO_S_OWN.contains(word))
+        .filter(|word| !OTHERS.contains(word))
         .collect();
     assert!(named.len() > 10, "{named:?}");
     for name in named {

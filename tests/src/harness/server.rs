@@ -130,6 +130,7 @@ impl ServerOptions {
             .env_remove("NANO_PROFILER_SCHEDULE")
             .env_remove("NANO_PROFILER_TRIGGER")
             .env_remove("NANO_PROFILER_FLIGHT_SECONDS")
+            .env_remove("NANO_PROFILER_SAMPLE_HZ")
             .env_remove("NANO_ENABLE_MULTIPROCESSING")
             .env(MARK, &mark)
             .envs(self.env)

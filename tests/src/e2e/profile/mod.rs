@@ -6,4 +6,5 @@ mod files;
 mod flight;
 mod load;
 mod modes;
+mod samples;
 pub(crate) mod support;

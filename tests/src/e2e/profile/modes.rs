@@ -125,6 +125,8 @@ fn wrong_modes_and_schedules_end_the_start_with_one_line() {
             "the number of active",
         ),
         ("NANO_PROFILER_SCHEDULE", "1,1,3", "is none of these"),
+        ("NANO_PROFILER_SAMPLE_HZ", "0", "must be 1 to 1000"),
+        ("NANO_PROFILER_SAMPLE_HZ", "", "'--profiler-sample-hz <HZ>'"),
     ] {
         let mut server = auto(ServerOptions::mock(1), dir.path())
             .env(name, value)

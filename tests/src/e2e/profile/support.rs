@@ -207,7 +207,9 @@ impl Load {
             let begun = begun.clone();
             readers.push(thread::spawn(move || {
                 let mut times = Vec::new();
-                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                // The connection would stay open.
+                for line in lines.take_while(|line| line != "data: [DONE]") {
                     if line.starts_with("data: {") {
                         times.push(Instant::now());
                         if times.len() == 1 {
@@ -225,9 +227,18 @@ impl Load {
         Load { ends, readers }
     }
 
+    /// Waits until the streams end by themselves: the times of each one's tokens.
+    pub fn finish(mut self) -> Vec<Vec<Instant>> {
+        self.join()
+    }
+
     /// Ends the streams: the times of each one's tokens.
     pub fn end(mut self) -> Vec<Vec<Instant>> {
         self.hang_up();
+        self.join()
+    }
+
+    fn join(&mut self) -> Vec<Vec<Instant>> {
         let readers = std::mem::take(&mut self.readers);
         let ends = readers.into_iter().map(thread::JoinHandle::join);
         ends.map(|times| times.expect("no panic")).collect()
