@@ -98,7 +98,6 @@ impl FromStr for FlightRules {
 
     fn from_str(text: &str) -> Result<FlightRules, NotRules> {
         let mut rules = FlightRules::default();
-        // An empty variable is an unset one.
         if text.trim().is_empty() {
             return Ok(rules);
         }

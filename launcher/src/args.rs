@@ -2,8 +2,8 @@
 //! the network to be judged is judged in [`settings`](crate::settings).
 
 use crate::{EXIT_USAGE, VERSION};
-use clap::builder::TypedValueParser;
-use clap::{Parser, ValueEnum, value_parser};
+use clap::builder::{Resettable, TypedValueParser};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, ValueEnum, value_parser};
 use log::LevelFilter;
 use nano_ipc::flight::FlightRules;
 use nano_ipc::step_bounds::Cycle;
@@ -207,7 +207,18 @@ impl Args {
     /// Takes the process's own command line; help, version and what is wrong
     /// are printed here, and become the exit code.
     pub fn from_command_line() -> Result<Args, ExitCode> {
-        Args::try_parse().map_err(|error| {
+        // An empty variable is an unset one.
+        let is_empty = |arg: &Arg| {
+            let value = arg.get_env().and_then(std::env::var_os);
+            value.is_some_and(|value| value.is_empty())
+        };
+        let command = Args::command().mut_args(|arg| match is_empty(&arg) {
+            true => arg.env(Resettable::Reset),
+            false => arg,
+        });
+        let matches = command.try_get_matches();
+        let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
+        args.map_err(|error| {
             if error.use_stderr() {
                 eprintln!("nano-serve: {}", one_line(&error.to_string()));
                 ExitCode::from(EXIT_USAGE)

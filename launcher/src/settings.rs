@@ -137,18 +137,12 @@ impl Settings {
         let chat_template = args.chat_template.clone().map(readable).transpose()?;
         let model = model::resolve(args.model.as_deref(), &args.served_model_name)?;
         let profiler = match &args.profiler_dir {
-            Some(dir) if !dir.as_os_str().is_empty() => {
+            Some(dir) => {
                 let max_bytes = args.profiler_max_mb << 20;
-                let sample_rate = args.profiler_sample_hz;
-                Some(Profiler::prepare(
-                    dir,
-                    max_bytes,
-                    mode(&args)?,
-                    sample_rate,
-                )?)
+                let (mode, sample_rate) = (mode(&args)?, args.profiler_sample_hz);
+                Some(Profiler::prepare(dir, max_bytes, mode, sample_rate)?)
             }
-            // An empty variable is an unset one.
-            _ => None,
+            None => None,
         };
         Ok(Settings {
             model,
