@@ -54,8 +54,11 @@ impl Picture {
             return Ok(None);
         }
         for attempt in 0..ATTEMPTS {
-            let anchor = Anchor::read(rings.clock());
-            if let Some(picture) = attempt_at(rings, anchor) {
+            // In this order: an anchor that is older than the writer's newest one
+            // would look like time that ran backwards.
+            let mut timeline = rings.timeline();
+            timeline.push(Anchor::read(rings.clock()));
+            if let Some(picture) = attempt_at(rings, timeline) {
                 return Ok(Some(picture));
             }
             std::thread::sleep(Duration::from_micros(100) * attempt);
@@ -86,8 +89,8 @@ impl Picture {
     }
 }
 
-/// `None`: too much happened meanwhile.
-fn attempt_at(rings: &Rings, anchor: Anchor) -> Option<Picture> {
+/// `timeline` ends now. `None`: too much happened meanwhile.
+fn attempt_at(rings: &Rings, timeline: Timeline) -> Option<Picture> {
     let identity = rings.identity();
     let (count, forgotten, kept) = rings.committed_kept();
     let account = rings.open_account(forgotten.open);
@@ -124,8 +127,6 @@ fn attempt_at(rings: &Rings, anchor: Anchor) -> Option<Picture> {
         });
     }
     let (requests, counters) = open_account::read(&account, identity);
-    let mut timeline = rings.timeline();
-    timeline.push(anchor);
     Some(Picture {
         identity,
         timeline,
@@ -149,4 +150,42 @@ fn copy(words: &[AtomicU64], from: u64, to: u64) -> Vec<AtomicU64> {
         *copied[position as usize & mask].get_mut() = word.load(Relaxed);
     }
     copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    #[test]
+    fn times_hold_while_the_writer_adds_anchors() {
+        let rings = Rings::create_keeping_sized(1, 64).unwrap();
+        rings.set_keep(Some(Duration::from_secs(1)));
+        let first = Anchor::read(rings.clock());
+        rings.push_anchor(first);
+        let is_over = AtomicBool::new(false);
+        let wrong = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    rings.push_anchor(Anchor::read(rings.clock()));
+                    std::thread::sleep(Duration::from_micros(1));
+                }
+            });
+            let mut wrong = None;
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(200) {
+                let mut picture = Picture::take(&rings).unwrap().unwrap();
+                let newest = picture.timeline.newest().unwrap();
+                let raw_ago = picture.timeline.raw_before(Duration::from_micros(500));
+                let ago = newest.boottime - picture.timeline.convert(raw_ago);
+                if newest.boottime > first.boottime + 1_000_000 && ago < 100_000 {
+                    wrong = Some(ago);
+                }
+            }
+            is_over.store(true, Relaxed);
+            wrong
+        });
+        assert_eq!(wrong, None, "nanoseconds that 500 us took");
+    }
 }
