@@ -92,7 +92,6 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     )
     .run();
     drop(run_dir);
-    // A server that could not begin has nothing to explain but its last line.
     if let (Some(dump), Outcome::Failed(why)) = (dump, &outcome) {
         let recorded: Vec<Recorded> = gone.iter().filter_map(Process::recorded).collect();
         let dumped = dump.carry_out(&recorded, &facts(&settings));

@@ -118,10 +118,16 @@ impl<'a> Supervisor<'a> {
         made.try_iter()
             .for_each(|dumped| self.profile.dumped(dumped));
         self.profile.log_rest();
+        let outcome = Outcome::of(self.cause, self.was_ready);
+        // A server that could not begin has nothing to explain but its last line.
+        let dump = match &outcome {
+            Outcome::Failed(why) => self.profile.take_dump_of_death(why),
+            Outcome::Ordered | Outcome::CannotStart(_) => None,
+        };
         Ended {
-            outcome: Outcome::of(self.cause, self.was_ready),
+            outcome,
             gone: self.gone,
-            dump: self.profile.take_dump_of_death(),
+            dump,
         }
     }
 
@@ -307,7 +313,7 @@ impl<'a> Supervisor<'a> {
             log::debug!("{}", cause.text());
             return;
         }
-        self.profile.died(Now::read(), cause.text());
+        self.profile.died(Now::read());
         self.end_all(&format!("the engine stopped: {}", cause.text()));
         self.cause = Some(cause.root(self.cause.take()));
     }

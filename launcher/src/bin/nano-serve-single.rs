@@ -132,7 +132,9 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
         }
     }
     profile.log_rest();
-    if let (Some(dump), Outcome::Failed(why)) = (profile.take_dump_of_death(), &outcome) {
+    if let Outcome::Failed(why) = &outcome
+        && let Some(dump) = profile.take_dump_of_death(why)
+    {
         let told = told_of_dump(&dump.carry_out(&roles.recorded, &facts));
         log::info!("flight recorder: {} ({why}): {told}", dump.name);
     }
@@ -393,7 +395,7 @@ fn watch(
                     other => {
                         let reason = other.err().unwrap_or_else(|| "it ended".to_owned());
                         let found = Cause::failure(role, &reason).root(cause.take());
-                        profile.died(Now::read(), found.text());
+                        profile.died(Now::read());
                         let phase = end_all(&format!("the engine stopped: {}", found.text()));
                         cause = Some(found);
                         phase

@@ -72,7 +72,8 @@ enum Trigger {
     Sigusr2,
     Rule(RuleFired),
     Panic(String),
-    Death(String),
+    /// Its reason is known when all processes are gone.
+    Death,
 }
 
 impl Trigger {
@@ -82,7 +83,7 @@ impl Trigger {
             Trigger::Sigusr2 => TriggerKind::Sigusr2,
             Trigger::Rule(_) => TriggerKind::Rule,
             Trigger::Panic(_) => TriggerKind::Panic,
-            Trigger::Death(_) => TriggerKind::Death,
+            Trigger::Death => TriggerKind::Death,
         }
     }
 
@@ -91,7 +92,7 @@ impl Trigger {
         let fact = |key: &str, value: String| (key.to_owned(), value);
         let mut facts = vec![fact("trigger", self.kind().name().to_owned())];
         match self {
-            Trigger::Http | Trigger::Sigusr2 => {}
+            Trigger::Http | Trigger::Sigusr2 | Trigger::Death => {}
             Trigger::Rule(fired) => {
                 facts.push(fact("rule", fired.rule.to_string()));
                 facts.push(fact("value_ms", Millis(fired.value).to_string()));
@@ -99,9 +100,7 @@ impl Trigger {
                     facts.push(fact("request_id", id.clone()));
                 }
             }
-            Trigger::Panic(text) | Trigger::Death(text) => {
-                facts.push(fact("reason", text.clone()));
-            }
+            Trigger::Panic(text) => facts.push(reason(text)),
         }
         facts
     }
@@ -119,9 +118,13 @@ impl Trigger {
                 }
             }
             Trigger::Panic(text) => format!("panic: {text}"),
-            Trigger::Death(text) => text.clone(),
+            Trigger::Death => "death".to_owned(),
         }
     }
+}
+
+fn reason(text: &str) -> (String, String) {
+    ("reason".to_owned(), text.to_owned())
 }
 
 impl Flight {
@@ -228,10 +231,10 @@ impl ProfileController {
         }
     }
 
-    /// The server ends because a process died or failed, for this reason. What
-    /// all processes kept is to be written once they are gone: they record
-    /// until then, and cannot be waited for. See [`Self::take_dump_of_death`].
-    pub fn died(&mut self, now: Now, reason: &str) {
+    /// The server ends because a process died or failed. What all processes kept
+    /// is to be written once they are gone: they record until then, and cannot be
+    /// waited for. See [`Self::take_dump_of_death`].
+    pub fn died(&mut self, now: Now) {
         let Some(flight) = &mut self.flight else {
             return;
         };
@@ -240,16 +243,19 @@ impl ProfileController {
             .last_by_panic
             .is_some_and(|last| now.instant.duration_since(last) < LAST_PANIC);
         if is_first && !of_panic {
-            let order = self.order_of(now, &Trigger::Death(reason.to_owned()), None, None);
+            let order = self.order_of(now, &Trigger::Death, None, None);
             if let Some(flight) = &mut self.flight {
                 flight.of_death = order;
             }
         }
     }
 
-    /// What is to be written when all processes are gone.
-    pub fn take_dump_of_death(&mut self) -> Option<DumpOrder> {
-        self.flight.as_mut()?.of_death.take()
+    /// What is to be written when all processes are gone, and why that is so:
+    /// whose end is seen first need not be the first that ended.
+    pub fn take_dump_of_death(&mut self, why: &str) -> Option<DumpOrder> {
+        let mut order = self.flight.as_mut()?.of_death.take()?;
+        order.facts.push(reason(why));
+        Some(order)
     }
 
     /// Orders a dump.

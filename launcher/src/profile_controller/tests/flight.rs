@@ -187,27 +187,24 @@ fn panics_fire_once_a_minute_and_stand_for_the_death_they_cause() {
     assert_eq!(fact(&order, "trigger"), Some("panic"));
     assert_eq!(fact(&order, "reason"), Some("worker: at x.rs: boom"));
     server.pass(Duration::from_secs(1));
-    server
-        .controller
-        .died(server.now, "worker-0: internal error");
-    assert_eq!(server.controller.take_dump_of_death(), None);
+    server.controller.died(server.now);
+    let why = "worker-0: internal error";
+    assert_eq!(server.controller.take_dump_of_death(why), None);
 }
 
 #[test]
 fn a_death_is_dumped_once_from_the_moment_that_it_was_known() {
     let mut server = flying();
-    server
-        .controller
-        .died(server.now, "core was killed by SIGKILL");
+    // Of the first that was seen, and of its root.
+    server.controller.died(server.now);
     server.now.boottime_ns += 1_000_000_000;
-    server
-        .controller
-        .died(server.now, "frontend: the engine is gone");
-    let order = server.controller.take_dump_of_death().expect("a dump");
+    server.controller.died(server.now);
+    let why = "core was killed by SIGKILL";
+    let order = server.controller.take_dump_of_death(why).expect("a dump");
     assert_eq!((order.from_ns, order.to_ns), (T0 - KEEP_NS, T0));
     assert_eq!(fact(&order, "trigger"), Some("death"));
     assert_eq!(fact(&order, "reason"), Some("core was killed by SIGKILL"));
-    assert_eq!(server.controller.take_dump_of_death(), None);
+    assert_eq!(server.controller.take_dump_of_death(why), None);
 }
 
 #[test]
@@ -239,8 +236,11 @@ fn without_the_mode_nothing_is_dumped() {
             .expect("a hint")
             .contains("NANO_PROFILER_MODE=flight")
     );
-    server.controller.died(server.now, "core was killed");
-    assert_eq!(server.controller.take_dump_of_death(), None);
+    server.controller.died(server.now);
+    assert_eq!(
+        server.controller.take_dump_of_death("core was killed"),
+        None
+    );
     assert_eq!(server.done(ProfileCommand::Status).flight, None);
     let mut server = Server::with(None);
     server.controller.joined(FRONTEND, &[Role::Frontend]);
