@@ -74,10 +74,11 @@ impl SlowRules {
             let waited = Duration::from_nanos(now_ns().saturating_sub(queued.since_ns));
             if waited > limit {
                 let kind = RuleKind::Queue;
+                let rule = Rule { kind, limit };
                 let track = RequestTrack::new(event.trace_key);
-                track.instant(Event::SlowQueue, args(kind, waited, limit), &[]);
+                track.instant(Event::SlowQueue, rule.args(waited), &[]);
                 fired.push(RuleFired {
-                    rule: Rule { kind, limit },
+                    rule,
                     value: waited,
                     request_id: Some(queued.request_id),
                 });
@@ -93,9 +94,10 @@ impl SlowRules {
         let took = Duration::from_nanos(now_ns().saturating_sub(began_ns));
         (took > limit).then(|| {
             let kind = RuleKind::Step;
-            nano_trace::instant(Event::SlowStep, args(kind, took, limit), &[]);
+            let rule = Rule { kind, limit };
+            nano_trace::instant(Event::SlowStep, rule.args(took), &[]);
             RuleFired {
-                rule: Rule { kind, limit },
+                rule,
                 value: took,
                 request_id: None,
             }
@@ -107,14 +109,6 @@ impl SlowRules {
     pub fn num_queued(&self) -> usize {
         self.queued.len()
     }
-}
-
-fn args(kind: RuleKind, value: Duration, limit: Duration) -> [u64; 3] {
-    [kind as u64, micros(value), micros(limit)]
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -46,6 +46,15 @@ pub struct Rule {
     pub limit: Duration,
 }
 
+impl Rule {
+    /// How the trace's instants show that something took so long: which rule
+    /// that breaks, and in microseconds the time and the limit.
+    pub fn args(self, value: Duration) -> [u64; 3] {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        [self.kind as u64, micros(value), micros(self.limit)]
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}>{}", self.kind.name(), Millis(self.limit))

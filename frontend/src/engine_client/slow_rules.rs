@@ -71,19 +71,16 @@ impl SlowRules {
         if value <= limit {
             return false;
         }
-        let args = [kind as u64, micros(value), micros(limit)];
-        RequestTrack::new(watched.trace_key).instant(Event::SlowRequest, args, &[]);
+        let rule = Rule { kind, limit };
+        let track = RequestTrack::new(watched.trace_key);
+        track.instant(Event::SlowRequest, rule.args(value), &[]);
         (self.report)(RuleFired {
-            rule: Rule { kind, limit },
+            rule,
             value,
             request_id: Some(watched.request_id.clone()),
         });
         true
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

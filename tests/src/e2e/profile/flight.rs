@@ -46,6 +46,16 @@ fn dumps(dir: &Path) -> Vec<String> {
     names
 }
 
+/// Files of the only dump that nobody named, of a server that has ended.
+#[track_caller]
+fn files_of_the_dump(server: &Server, dir: &Path) -> Vec<PathBuf> {
+    let dumps = dumps(dir);
+    let [session] = &dumps[..] else {
+        panic!("{dumps:?}: {}", server.log())
+    };
+    files(dir, session).into_iter().map(|file| file.1).collect()
+}
+
 /// The one that was made by itself, once all of its files are there.
 fn wait_for_dump(server: &Server, trigger: &str) -> String {
     wait_for("dump", PATIENCE, || {
@@ -188,14 +198,7 @@ fn kill_9_of_any_process_leaves_a_dump_of_all_with_its_last_records() {
         server.wait_gone(killed, Duration::from_secs(6));
         server.wait_exit(Duration::from_secs(6));
         drop(load);
-        let dumps = dumps(dir.path());
-        let [session] = &dumps[..] else {
-            panic!("{program}: {dumps:?}: {}", server.log())
-        };
-        let paths: Vec<PathBuf> = files(dir.path(), session)
-            .into_iter()
-            .map(|f| f.1)
-            .collect();
+        let paths = files_of_the_dump(&server, dir.path());
         assert_eq!(paths.len(), 3, "{program}");
         let open = OpenSlices::Of(vec![pid]);
         let report = judge(&paths, &open);
@@ -240,14 +243,7 @@ fn a_panic_and_the_death_that_follows_are_one_dump() {
     let (status, answer) = post(&url, &body).expect("answered");
     assert_eq!(status, 500, "{answer}");
     server.wait_exit(Duration::from_secs(10));
-    let dumps = dumps(dir.path());
-    let [session] = &dumps[..] else {
-        panic!("{dumps:?}: {}", server.log())
-    };
-    let paths: Vec<PathBuf> = files(dir.path(), session)
-        .into_iter()
-        .map(|f| f.1)
-        .collect();
+    let paths = files_of_the_dump(&server, dir.path());
     let report = judge(&paths, &OpenSlices::Any);
     assert_eq!(fact(&report, "trigger"), ["panic"]);
     assert_eq!(report.timeline.slices_of(Event::Request).count(), 2);

@@ -4,7 +4,6 @@ use crate::choice::Choice;
 use nano_trace::{
     check::{OpenSlices, Report, check},
     merge::MergeError,
-    read::Source,
     selection::Wanted,
 };
 use std::process::ExitCode;
@@ -27,13 +26,7 @@ impl Check {
             true => OpenSlices::Any,
             false => OpenSlices::Of(self.killed),
         };
-        let sources = self
-            .choice
-            .select(Wanted::NewestRun)?
-            .files
-            .into_iter()
-            .map(Source::File)
-            .collect::<Vec<_>>();
+        let sources = self.choice.sources(Wanted::NewestRun)?;
         let mut is_clean = true;
         for source in &sources {
             let report = check(std::slice::from_ref(source), &open_slices)?;

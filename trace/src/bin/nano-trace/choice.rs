@@ -1,6 +1,7 @@
 //! Which files a command is about.
 
 use nano_trace::merge::MergeError;
+use nano_trace::read::Source;
 use nano_trace::selection::{Selection, SessionOfRun, Wanted, select};
 use std::path::PathBuf;
 
@@ -35,6 +36,12 @@ impl Choice {
             eprintln!("nano-trace: left out {}", list(&selection.left_out));
         }
         Ok(selection)
+    }
+
+    /// The files of [`Choice::select`], to be read.
+    pub(crate) fn sources(&self, without_flags: Wanted) -> Result<Vec<Source>, MergeError> {
+        let files = self.select(without_flags)?.files;
+        Ok(files.into_iter().map(Source::File).collect())
     }
 }
 

@@ -6,7 +6,6 @@ use nano_trace::{
     check::{OpenSlices, check},
     flame::{Filter, FilterError, folded},
     merge::MergeError,
-    read::Source,
     selection::Wanted,
 };
 use std::{
@@ -62,13 +61,7 @@ pub(crate) enum FlameError {
 
 impl Flame {
     pub(crate) fn run(self) -> Result<ExitCode, FlameError> {
-        let sources = self
-            .choice
-            .select(Wanted::Newest)?
-            .files
-            .into_iter()
-            .map(Source::File)
-            .collect::<Vec<_>>();
+        let sources = self.choice.sources(Wanted::Newest)?;
         let timeline = check(&sources, &OpenSlices::Any)?.timeline;
         let filter = Filter {
             process: self.process,

@@ -10,7 +10,6 @@ use nano_trace::{
     Event,
     check::{OpenSlices, check},
     merge::MergeError,
-    read::Source,
     selection::Wanted,
     timeline::{ArgValue, Timeline, TimelineSlice},
 };
@@ -48,13 +47,7 @@ pub(crate) enum TimelineError {
 
 impl TimelineArgs {
     pub(crate) fn run(self) -> Result<ExitCode, TimelineError> {
-        let sources = self
-            .choice
-            .select(Wanted::Newest)?
-            .files
-            .into_iter()
-            .map(Source::File)
-            .collect::<Vec<_>>();
+        let sources = self.choice.sources(Wanted::Newest)?;
         let timeline = check(&sources, &OpenSlices::Any)?.timeline;
         let picture = match self.whole {
             true => draw::whole(&timeline),
