@@ -150,8 +150,9 @@ fn perfetto_shows_what_was_recorded() {
             let mut functions = sample.stack.iter();
             functions.any(|name| name.ends_with("perfetto::burn"))
         });
-        let burned = burned.count();
-        assert!(burned > 20, "{burned} of {} samples", samples.len());
+        // A kernel that is late fires once for several periods of 4 ms.
+        let burned = burned.map(|sample| sample.weight).sum::<u64>() / 4_000_000;
+        assert!(burned > 20, "{burned} periods, {} samples", samples.len());
         return;
     };
     nano_trace::start(ProcessTrace {
