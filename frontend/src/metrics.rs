@@ -14,6 +14,7 @@ use prometheus::{
     TextEncoder,
 };
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Bounds of buckets for what takes milliseconds to minutes, in seconds.
 const LATENCY_BUCKETS: &[f64] = &[
@@ -62,9 +63,15 @@ pub struct EngineMetrics {
     request_prompt_tokens: Histogram,
     request_generation_tokens: Histogram,
     http_requests: IntCounterVec,
-    flight_fired: IntCounterVec,
-    flight_suppressed: IntCounterVec,
-    flight_dumps: IntCounterVec,
+    /// Two scrapes at once must not both advance them.
+    flight: Mutex<FlightCounters>,
+}
+
+/// What the launcher counts of the flight recorder.
+struct FlightCounters {
+    fired: IntCounterVec,
+    suppressed: IntCounterVec,
+    dumps: IntCounterVec,
 }
 
 /// Makes metrics with the labels that all have, and registers them.
@@ -205,21 +212,23 @@ impl EngineMetrics {
                 "HTTP requests answered, by route and status.",
                 &["route", "status"],
             )?,
-            flight_fired: make.counters(
-                "nano:flight_rules_fired_total",
-                "How often something was slower than a rule of the flight recorder allows.",
-                &["rule"],
-            )?,
-            flight_suppressed: make.counters(
-                "nano:flight_rules_suppressed_total",
-                "How often that made no dump, because there had been one within the minute.",
-                &["rule"],
-            )?,
-            flight_dumps: make.counters(
-                "nano:flight_dumps_total",
-                "Dumps of the flight recorder, by what was behind them.",
-                &["trigger"],
-            )?,
+            flight: Mutex::new(FlightCounters {
+                fired: make.counters(
+                    "nano:flight_rules_fired_total",
+                    "How often something was slower than a rule of the flight recorder allows.",
+                    &["rule"],
+                )?,
+                suppressed: make.counters(
+                    "nano:flight_rules_suppressed_total",
+                    "How often that made no dump: the minute had had one, or too many waited.",
+                    &["rule"],
+                )?,
+                dumps: make.counters(
+                    "nano:flight_dumps_total",
+                    "Dumps of the flight recorder, by what was behind them.",
+                    &["trigger"],
+                )?,
+            }),
             num_kv_blocks: AtomicU32::new(0),
             registry: make.registry,
         })
@@ -318,12 +327,14 @@ impl EngineMetrics {
 
     /// What the launcher counts of the flight recorder.
     fn flight(&self, counts: &FlightCounts) {
+        let counters = self.flight.lock();
+        let counters = counters.unwrap_or_else(PoisonError::into_inner);
         let rules = RuleKind::ALL.map(RuleKind::name);
         let triggers = TriggerKind::ALL.map(TriggerKind::name);
         for (counters, names, totals) in [
-            (&self.flight_fired, &rules[..], &counts.fired[..]),
-            (&self.flight_suppressed, &rules[..], &counts.suppressed[..]),
-            (&self.flight_dumps, &triggers[..], &counts.dumps[..]),
+            (&counters.fired, &rules[..], &counts.fired[..]),
+            (&counters.suppressed, &rules[..], &counts.suppressed[..]),
+            (&counters.dumps, &triggers[..], &counts.dumps[..]),
         ] {
             for (name, total) in names.iter().zip(totals) {
                 advance(&counters.with_label_values(&[*name]), *total);

@@ -166,9 +166,7 @@ where
         }
         let mut outgoing = outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         // A launcher that is gone or stopped cannot be told.
-        let _ = outgoing
-            .queue(&message, REPORT_BOUND)
-            .and_then(|_| outgoing.flush());
+        let _ = outgoing.tell(&message, REPORT_BOUND);
         drop(outgoing);
         REPORTING.set(false);
     })?;

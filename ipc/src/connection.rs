@@ -42,7 +42,8 @@ pub enum ConnectionError {
 ///
 /// [`send`](Self::send) and [`receive`](Self::receive) block. A polling loop
 /// uses [`queue`](Self::queue) and [`flush`](Self::flush), which never wait, and
-/// [`fill`](Self::fill) and [`next`](Self::next), which take what has come.
+/// [`fill`](Self::fill) and [`next`](Self::next), which take what has come. Who
+/// does not poll for room uses [`tell`](Self::tell), which does not wait either.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
@@ -140,6 +141,21 @@ impl Connection {
     /// When the peer is gone.
     pub fn flush(&mut self) -> Result<bool, ConnectionError> {
         self.write(MsgFlags::MSG_DONTWAIT)
+    }
+
+    /// Sends one message as far as that needs no waiting; the rest goes out
+    /// before the next one.
+    ///
+    /// # Errors
+    /// When the peer is gone; [`ConnectionError::Full`] as with
+    /// [`queue`](Self::queue).
+    pub fn tell<M: Serialize>(&mut self, message: &M, bound: usize) -> Result<(), ConnectionError> {
+        // What waits goes first: nobody else flushes it, and a full queue would
+        // stay full when the peer reads again.
+        self.flush()?;
+        self.queue(message, bound)?;
+        self.flush()?;
+        Ok(())
     }
 
     /// Whether queued bytes wait for the socket to become writable.
@@ -263,6 +279,28 @@ mod tests {
                 assert_eq!(message, ToCore::Abort(RequestId(received)));
                 received += 1;
             }
+        }
+    }
+
+    #[test]
+    fn a_peer_that_reads_again_is_told_again() {
+        let (mut near, mut far) = pair();
+        let bound = 1 << 10;
+        let mut told = 0;
+        let full = loop {
+            match near.tell(&ToCore::Abort(RequestId(told)), bound) {
+                Ok(()) => told += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, ConnectionError::Full(_)), "{full}");
+        far.fill().expect("peer is alive");
+        near.tell(&ToCore::Abort(RequestId(told)), bound)
+            .expect("there is room");
+        assert!(!near.wants_write(), "everything went out");
+        for number in 0..=told {
+            let message = far.receive::<ToCore>().expect("peer is alive");
+            assert_eq!(message, ToCore::Abort(RequestId(number)));
         }
     }
 

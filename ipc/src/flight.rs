@@ -187,7 +187,8 @@ impl TriggerKind {
 pub struct FlightCounts {
     /// By kind, in the order of [`RuleKind::ALL`]: how often each rule fired.
     pub fired: [u64; RuleKind::ALL.len()],
-    /// How often no dump was made for it, because of the minute's one.
+    /// How often no dump was made for it: the minute had had its one, or too
+    /// many waited to be made.
     pub suppressed: [u64; RuleKind::ALL.len()],
     /// By trigger, in the order of [`TriggerKind::ALL`]: dumps that were begun.
     pub dumps: [u64; TriggerKind::ALL.len()],

@@ -37,12 +37,17 @@ impl Outcome {
 pub struct Cause {
     rank: u8,
     text: String,
+    pid: Option<u32>,
 }
 
 impl Cause {
     /// A process ended without a word, or moves no more: nothing else explains that.
     pub fn death(text: String) -> Cause {
-        Cause { rank: 0, text }
+        Cause {
+            rank: 0,
+            text,
+            pid: None,
+        }
     }
 
     /// A role ended as if it had been told to: whom it served is gone.
@@ -50,6 +55,7 @@ impl Cause {
         Cause {
             rank: 4,
             text: format!("{role} ended on its own"),
+            pid: None,
         }
     }
 
@@ -61,7 +67,19 @@ impl Cause {
             Role::Frontend => 3,
         };
         let text = format!("{role}: {reason}");
-        Cause { rank, text }
+        Cause {
+            rank,
+            text,
+            pid: None,
+        }
+    }
+
+    /// It lies in this process.
+    pub fn in_process(self, pid: u32) -> Cause {
+        Cause {
+            pid: Some(pid),
+            ..self
+        }
     }
 
     /// The one nearer to the root.
@@ -70,6 +88,11 @@ impl Cause {
             Some(earlier) => earlier.min(self),
             None => self,
         }
+    }
+
+    /// In which process it lies, if in one of its own.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// One line.
@@ -111,7 +134,9 @@ mod tests {
         );
         assert_eq!(Outcome::of(found.clone(), true), Outcome::Failed(text));
         let found = Some(Cause::desertion(Role::Frontend).root(found));
-        let killed = Cause::death("core was killed by SIGKILL".to_owned()).root(found);
+        let killed = Cause::death("core was killed by SIGKILL".to_owned()).in_process(12);
+        let killed = killed.root(found);
+        assert_eq!(killed.pid(), Some(12));
         let text = "core was killed by SIGKILL".to_owned();
         assert_eq!(Outcome::of(Some(killed), false), Outcome::Failed(text));
     }

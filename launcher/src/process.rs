@@ -39,11 +39,12 @@ pub struct Process {
     pub failed: Option<String>,
     /// Whether we killed it.
     pub killed: bool,
-    /// It was ended by a signal, without a chance to finish anything.
+    /// It was ended by a signal that was not ours, without a chance to finish
+    /// anything.
     pub is_dead: bool,
     /// What it records into, if it does; outlives it.
     rings: Option<Arc<Rings>>,
-    /// `None` once it has closed its end.
+    /// `None` once it has closed its end, as it does when it dies.
     control: Option<Connection>,
 }
 
@@ -58,7 +59,7 @@ pub enum CannotSpawn {
         /// What the system said.
         source: io::Error,
     },
-    /// No descriptor to be had, or it died at once.
+    /// No descriptor to be had.
     #[error("cannot reach {program}: {reason}")]
     Control {
         /// Which.
@@ -108,9 +109,12 @@ impl Process {
         // Our copy would keep the socket open after the child's death.
         drop(far);
         let mut control = Connection::from_fd(near.into());
-        control
-            .send(&ToChild::Start(Box::new(start)))
-            .map_err(|error| at_control(error.to_string()))?;
+        let control = match control.send(&ToChild::Start(Box::new(start))) {
+            Ok(_) => Some(control),
+            // It died at once; of what, reaping tells.
+            Err(ConnectionError::Closed) => None,
+            Err(error) => return Err(at_control(error.to_string())),
+        };
         Ok(Process {
             role,
             // A pid fits: the kernel's own type is i32.
@@ -120,7 +124,7 @@ impl Process {
             killed: false,
             is_dead: false,
             rings: rings.map(Arc::new),
-            control: Some(control),
+            control,
         })
     }
 
@@ -132,13 +136,10 @@ impl Process {
     /// Tells it something without waiting. A child that is gone or does not
     /// read cannot be told; its death or silence is seen elsewhere.
     pub fn tell(&mut self, message: &ToChild) {
-        if let Some(control) = &mut self.control {
-            let told = control
-                .queue(message, CONTROL_BOUND)
-                .and_then(|_| control.flush());
-            if let Err(error) = told {
-                log::debug!("{}: {error}", self.role);
-            }
+        if let Some(control) = &mut self.control
+            && let Err(error) = control.tell(message, CONTROL_BOUND)
+        {
+            log::debug!("{}: {error}", self.role);
         }
     }
 

@@ -349,7 +349,11 @@ impl ProfileController {
 
     fn files(&self, wanted: Option<SessionName>) -> ProfileAnswer {
         let newest = || self.newest.clone();
-        let dump = || self.flight.as_ref().and_then(Flight::newest);
+        let dump = || {
+            let mut dumps = self.flight.iter().flat_map(Flight::sessions);
+            // One that failed has no files.
+            dumps.find(|name| self.filters.contains_key(*name)).cloned()
+        };
         let session = wanted.or_else(newest).or_else(dump);
         let known = session.and_then(|name| self.filters.get_key_value(&name));
         let (Some((session, filter)), Some(profiler)) = (known, &self.profiler) else {
@@ -375,7 +379,7 @@ impl ProfileController {
             ToLauncher::ProfileSwitch(switch) => self.switched(now, pid, switch),
             ToLauncher::ProfileEnded(status) => self.ended(pid, &status),
             ToLauncher::RuleFired(fired) => self.rule_fired(now, fired),
-            ToLauncher::Panicked(text) => self.panicked(now, text),
+            ToLauncher::Panicked(text) => self.panicked(now, pid, text),
             // Of no concern to the profiler.
             ToLauncher::Pong { .. } | ToLauncher::Ready(_) | ToLauncher::Failed(_) => {}
         }
@@ -490,6 +494,7 @@ impl ProfileController {
             self.order(orders);
         }
         self.give_up_dumps(now);
+        self.tell_counts();
         self.conclude(now);
     }
 

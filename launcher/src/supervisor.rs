@@ -118,10 +118,11 @@ impl<'a> Supervisor<'a> {
         made.try_iter()
             .for_each(|dumped| self.profile.dumped(dumped));
         self.profile.log_rest();
+        let pid = self.cause.as_ref().and_then(Cause::pid);
         let outcome = Outcome::of(self.cause, self.was_ready);
         // A server that could not begin has nothing to explain but its last line.
         let dump = match &outcome {
-            Outcome::Failed(why) => self.profile.take_dump_of_death(why),
+            Outcome::Failed(why) => self.profile.take_dump_of_death(pid, why),
             Outcome::Ordered | Outcome::CannotStart(_) => None,
         };
         Ended {
@@ -275,7 +276,7 @@ impl<'a> Supervisor<'a> {
                 continue;
             };
             let mut process = self.processes.remove(index);
-            process.is_dead = matches!(died, Death::Signal(_));
+            process.is_dead = matches!(died, Death::Signal(_)) && !process.killed;
             // Its last words may have come after the last look.
             let _ = process.hear(Instant::now());
             self.profile.gone(Now::read(), process.number());
@@ -296,13 +297,16 @@ impl<'a> Supervisor<'a> {
         }
         let ending = matches!(self.phase, Phase::Ending { .. });
         let ordered = ending && (process.killed || matches!(death, Death::Exit(_)));
-        if let Some(reason) = &process.failed {
-            self.blame(Cause::failure(process.role, reason));
-        } else if matches!(death, Death::Exit(0)) && !ordered {
-            self.blame(Cause::desertion(process.role));
-        } else if !ordered {
-            self.blame(Cause::death(format!("{} {death}", process.role)));
-        }
+        let cause = if let Some(reason) = &process.failed {
+            Cause::failure(process.role, reason)
+        } else if ordered {
+            return;
+        } else if matches!(death, Death::Exit(0)) {
+            Cause::desertion(process.role)
+        } else {
+            Cause::death(format!("{} {death}", process.role))
+        };
+        self.blame(cause.in_process(process.number()));
     }
 
     /// Keeps the root of what goes wrong, and ends the server. What fails while
@@ -346,12 +350,13 @@ impl<'a> Supervisor<'a> {
                 Verdict::Well => {}
                 Verdict::Unhealthy(what) => unhealthy = Some(name(process.role, &what)),
                 Verdict::Stalled(what) => {
-                    stalled = Some(name(process.role, &what) + " (--stall-timeout)");
+                    let text = name(process.role, &what) + " (--stall-timeout)";
+                    stalled = Some(Cause::death(text).in_process(process.number()));
                 }
             }
         }
-        if let Some(text) = stalled {
-            self.blame(Cause::death(text));
+        if let Some(cause) = stalled {
+            self.blame(cause);
         } else if unhealthy != self.unhealthy {
             self.tell_health(unhealthy);
         }

@@ -353,13 +353,11 @@ impl Recorder {
         if let Some(slot) = recording.slot(self.rings) {
             slot.fill(recording.facts());
         }
-        let bytes = recording.file().len();
-        shared.incoming.push(recording);
         let recorded_since_ns = shared.recorded_since_ns;
         let status = shared.sessions.numbered(number).map(|session| {
             session.is_open = true;
             session.recorded_since_ns = recorded_since_ns[session.spec.detail as usize - 1];
-            session.set_progress(bytes, 0, 0, 0);
+            session.set_progress(&recording);
             let at_ns = match session.spec.begin {
                 Begin::Now => Some(now_ns),
                 Begin::At(ns) => Some(ns.min(u64::MAX >> 1)),
@@ -370,6 +368,7 @@ impl Recorder {
             }
             session.status(self.rings, now_ns)
         });
+        shared.incoming.push(recording);
         self.wake();
         status.unwrap_or_else(|| unreachable!("it was reserved"))
     }
@@ -387,8 +386,13 @@ impl Recorder {
     /// there are no samples; the session goes on without them.
     fn sample(&self, rate: SampleRate) -> Result<SampleRate, String> {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        if sampler.as_ref().is_some_and(Sampler::has_ended) {
+            *sampler = None;
+        }
         if let Some(sampler) = &mut *sampler {
-            return Ok(sampler.speed_up(rate));
+            let rate = rate.max(sampler.rate());
+            sampler.set_rate(rate);
+            return Ok(rate);
         }
         match Sampler::start(rate, self.feed.sink()) {
             Ok(started) => {
@@ -402,16 +406,17 @@ impl Recorder {
         }
     }
 
-    /// Lets the sampler end, if no session wants it any longer.
-    pub(crate) fn stop_idle_sampler(&self) {
+    /// Lets the sampler go on at the highest rate that a session wants, or end.
+    pub(crate) fn pace_sampler(&self) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        if sampler.is_some() {
-            let mut shared = self.lock();
-            let mut alive = shared.sessions.alive().iter();
-            if !alive.any(|session| session.spec.sample_rate.is_some()) {
-                drop(shared);
-                *sampler = None;
-            }
+        let Some(running) = &mut *sampler else { return };
+        let mut shared = self.lock();
+        let alive = shared.sessions.alive().iter();
+        let wanted = alive.filter_map(|session| session.spec.sample_rate).max();
+        drop(shared);
+        match wanted {
+            Some(rate) => running.set_rate(rate),
+            None => *sampler = None,
         }
     }
 

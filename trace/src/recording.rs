@@ -246,12 +246,13 @@ impl Recording {
         self.sampled = Some(Sampled::new(encoder));
     }
 
-    /// Takes the stack samples that are its own; all up to `upto_ns` have come.
+    /// Takes the stack samples that are its own; all up to `upto_ns` have come
+    /// but for those that were `lost` since the last call.
     pub(crate) fn take_samples(&mut self, samples: &[WaitingSample], lost: u64, upto_ns: u64) {
         let Some(sampled) = &mut self.sampled else {
             return;
         };
-        sampled.passed(upto_ns);
+        sampled.passed(upto_ns, lost);
         let mut fits = true;
         for sample in samples {
             if matches!(self.outcome, Some(Outcome::ByteCap | Outcome::Io(_))) || !fits {
@@ -267,9 +268,6 @@ impl Recording {
                 let last_ns = &mut self.encoder.progress.last_ns;
                 *last_ns = sample.time_ns.max(*last_ns);
             }
-        }
-        if self.is_on {
-            self.drops.own += lost;
         }
         if !fits {
             self.stop(Outcome::ByteCap);
@@ -305,6 +303,11 @@ impl Recording {
     /// Records lost while it was on.
     pub(crate) fn dropped(&self) -> u64 {
         self.drops.own + self.encoder.dropped
+    }
+
+    /// Stack samples lost while it was on.
+    pub(crate) fn lost_samples(&self) -> u64 {
+        self.sampled.as_ref().map_or(0, |sampled| sampled.lost)
     }
 
     /// The process died, and was alive then: not earlier ends its file, and a
@@ -471,7 +474,7 @@ impl Recording {
             Some(Outcome::Ended(ns, End::Ordered)) => (EndReason::Finished, last_ns.max(ns - 1)),
             Some(Outcome::Ended(ns, End::Duration)) => (EndReason::Duration, last_ns.max(ns - 1)),
         };
-        self.encoder.tell_end(reason, self.dropped(), ns);
+        self.tell_end(reason, ns);
         self.write();
     }
 
@@ -482,9 +485,7 @@ impl Recording {
     pub(crate) fn finish_dead(&mut self, dropped: u64) -> io::Result<()> {
         if self.outcome.is_none() {
             self.flush(dropped);
-            let (dropped, last_ns) = (self.dropped(), self.encoder.progress.last_ns);
-            self.encoder
-                .tell_end(EndReason::ProcessDied, dropped, last_ns);
+            self.tell_end(EndReason::ProcessDied, self.encoder.progress.last_ns);
             self.write();
         } else {
             self.finish(dropped);
@@ -493,6 +494,11 @@ impl Recording {
             Some(Outcome::Io(error)) => Err(error),
             _ => Ok(()),
         }
+    }
+
+    fn tell_end(&mut self, reason: EndReason, ns: u64) {
+        let lost = (self.dropped(), self.lost_samples());
+        self.encoder.tell_end(reason, lost, ns);
     }
 
     fn write(&mut self) {
@@ -518,8 +524,7 @@ impl Recording {
     /// write had begun with was given back, and it is small.
     fn end_at_last_write(&mut self) {
         self.encoder.progress = self.in_file;
-        let (dropped, ns) = (self.dropped(), self.encoder.progress.last_ns);
-        self.encoder.tell_end(EndReason::WriteFailed, dropped, ns);
+        self.tell_end(EndReason::WriteFailed, self.in_file.last_ns);
         // The first error is the one to tell; the file is whole in any case.
         let _ = self.file.append(self.encoder.out.packets());
         self.encoder.out.clear();

@@ -15,6 +15,8 @@ pub(crate) struct Sampled {
     intervals: VecDeque<(u64, u64)>,
     /// All samples up to this moment have come.
     upto_ns: u64,
+    /// See [`SessionStatus::lost_samples`](crate::SessionStatus::lost_samples).
+    pub(crate) lost: u64,
     packets: Vec<u8>,
 }
 
@@ -24,6 +26,7 @@ impl Sampled {
             encoder,
             intervals: VecDeque::new(),
             upto_ns: 0,
+            lost: 0,
             packets: Vec::new(),
         }
     }
@@ -51,13 +54,39 @@ impl Sampled {
         Some(&self.packets)
     }
 
-    /// All samples up to this moment have come.
-    pub(crate) fn passed(&mut self, upto_ns: u64) {
-        self.upto_ns = upto_ns;
+    /// All samples up to this moment have come, but for so many of those since
+    /// the last call, which are lost.
+    pub(crate) fn passed(&mut self, upto_ns: u64, lost: u64) {
+        let since_ns = std::mem::replace(&mut self.upto_ns, upto_ns);
+        let mut intervals = self.intervals.iter();
+        if intervals.any(|(on, off)| *on <= upto_ns && since_ns < *off) {
+            self.lost += lost;
+        }
     }
 
     /// Samples of before this moment may still come.
     pub(crate) fn awaits(&self, ns: u64) -> bool {
         self.upto_ns < ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_lost_to_sessions_that_were_on_then() {
+        let mut sampled = Sampled::new(SampleEncoder::new(1, 1));
+        sampled.passed(50, 1);
+        assert_eq!(sampled.lost, 0, "it was not on");
+        sampled.switch_on(100);
+        sampled.passed(200, 2);
+        assert_eq!(sampled.lost, 2);
+        // What was lost before the end is known after it.
+        sampled.switch_off(210);
+        sampled.passed(300, 4);
+        assert_eq!(sampled.lost, 6);
+        sampled.passed(400, 8);
+        assert_eq!(sampled.lost, 6, "it was not on any more");
     }
 }

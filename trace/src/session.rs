@@ -142,6 +142,9 @@ pub struct SessionStatus {
     /// Its stack samples: how often they are taken, or why there are none;
     /// `None`: it shows none.
     pub samples: Option<Result<SampleRate, String>>,
+    /// Stack samples that were lost while it recorded: they found no room on
+    /// their way to the file.
+    pub lost_samples: u64,
     /// When it was begun.
     pub since: SystemTime,
 }
@@ -189,6 +192,7 @@ mod tests {
             drops: 3,
             late_records: 4,
             samples: Some(Err("why".to_owned())),
+            lost_samples: 5,
             since: SystemTime::UNIX_EPOCH,
         };
         let json = serde_json::to_string(&status).unwrap();

@@ -5,6 +5,7 @@
 //! few are remembered.
 
 use crate::record::Level;
+use crate::recording::Recording;
 use crate::rings::{MAX_SESSIONS, Rings, SessionSlot};
 use crate::switches::Switch;
 use crate::{SampleRate, SessionError, SessionName, SessionSpec, SessionState, SessionStatus};
@@ -75,6 +76,7 @@ impl Sessions {
             events: 0,
             drops: 0,
             late_records: 0,
+            lost_samples: 0,
             samples: None,
             since: SystemTime::now(),
         };
@@ -186,11 +188,12 @@ impl Session {
     }
 
     /// Sets what only the writer knows.
-    pub(crate) fn set_progress(&mut self, bytes: u64, events: u64, drops: u64, late: u64) {
-        self.status.bytes = bytes;
-        self.status.events = events;
-        self.status.drops = drops;
-        self.status.late_records = late + self.lost_switches;
+    pub(crate) fn set_progress(&mut self, recording: &Recording) {
+        self.status.bytes = recording.file().len();
+        self.status.events = recording.events();
+        self.status.drops = recording.dropped();
+        self.status.late_records = recording.late_records + self.lost_switches;
+        self.status.lost_samples = recording.lost_samples();
     }
 
     pub(crate) fn status(&self, rings: &Rings, now_ns: u64) -> SessionStatus {

@@ -39,6 +39,8 @@ pub struct Timeline {
     pub facts: Vec<(String, String)>,
     /// Records that the writers say were lost.
     pub dropped: u64,
+    /// Stack samples that were lost.
+    pub lost_samples: u64,
 }
 
 /// One track.

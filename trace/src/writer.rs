@@ -52,7 +52,7 @@ pub(crate) fn run(recorder: &'static Recorder, ready: &SyncSender<u32>) {
             pause = SAMPLER_PAUSE;
         }
         let is_over = publish(recorder, &drain, finished);
-        recorder.stop_idle_sampler();
+        recorder.pace_sampler();
         if is_over {
             return;
         }
@@ -75,12 +75,7 @@ fn publish(recorder: &Recorder, drain: &Drain<'_>, finished: Vec<Recording>) -> 
     for recording in drain.recordings.iter().chain(&finished) {
         if let Some(session) = shared.sessions.numbered(recording.facts().number) {
             session.switches_seen = recording.switches_seen();
-            session.set_progress(
-                recording.file().len(),
-                recording.events(),
-                recording.dropped(),
-                recording.late_records,
-            );
+            session.set_progress(recording);
         }
     }
     for recording in finished {

@@ -177,17 +177,18 @@ fn percentiles_are_those_of_the_server() {
 #[test]
 fn a_stalled_server_cannot_hide() {
     let _turn = turns::alone();
-    const RATE: f64 = 50.0;
+    // (What a busy machine adds is least where few are answered at once after it.)
+    const RATE: f64 = 25.0;
     some_attempt(|| {
         // It does nothing for a second, in the middle of two.
         let double = Double::start(|_, number| match number {
-            25 => [vec![Step::Stall(Duration::from_secs(1))], stream([ms(0)])].concat(),
+            12 => [vec![Step::Stall(Duration::from_secs(1))], stream([ms(0)])].concat(),
             _ => stream([ms(0)]),
         });
         let results = bench(Options {
             request_rate: Some(vec![RATE]),
             arrivals: Some(Arrivals::Constant),
-            num_requests: Some(100),
+            num_requests: Some(50),
             ..options(&[&double])
         });
         let served = by_trace_id(&double);
@@ -202,7 +203,7 @@ fn a_stalled_server_cannot_hide() {
             e2e.push(served.ended.expect("ended").ms_since(due));
         }
         let delayed = ttft.iter().filter(|&&ms| ms > 100.0).count();
-        assert!(delayed >= 40, "{delayed} requests were due in the stall");
+        assert!(delayed >= 20, "{delayed} requests were due in the stall");
         let [measured_ttft, _, _, measured_e2e] = distributions(&results);
         [
             errors("TTFT", &measured_ttft, ttft),

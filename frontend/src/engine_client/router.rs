@@ -88,9 +88,17 @@ impl Route {
         }
     }
 
-    fn end(mut self, ending: Ending, now_ns: u64, metrics: &EngineMetrics) {
-        metrics.finished(ending, self.prompt_tokens, &self.timings, now_ns);
+    fn end(mut self, ending: Ending, now_ns: u64, metrics: &EngineMetrics, slow: &SlowRules) {
+        self.finish(ending, now_ns, metrics, slow);
         self.told = true;
+    }
+
+    /// Counts and judges what ends.
+    fn finish(&self, ending: Ending, now_ns: u64, metrics: &EngineMetrics, slow: &SlowRules) {
+        metrics.finished(ending, self.prompt_tokens, &self.timings, now_ns);
+        if let Some(watched) = &self.watched {
+            slow.ended(watched, &self.timings, now_ns);
+        }
     }
 
     /// Tells the handler that its sequence never reached the engine.
@@ -98,8 +106,8 @@ impl Route {
         self.tell(reason);
     }
 
-    fn fail(self, reason: String, now_ns: u64, metrics: &EngineMetrics) {
-        metrics.finished(Ending::Error, self.prompt_tokens, &self.timings, now_ns);
+    fn fail(self, reason: String, now_ns: u64, metrics: &EngineMetrics, slow: &SlowRules) {
+        self.finish(Ending::Error, now_ns, metrics, slow);
         self.refuse(reason);
     }
 
@@ -174,7 +182,7 @@ impl Router {
         if tokens > route.max_tokens - timings.num_tokens {
             if let Some(route) = self.routes.remove(&id) {
                 let reason = "the engine sent more tokens than were asked for".to_owned();
-                route.fail(reason, now_ns, &self.metrics);
+                route.fail(reason, now_ns, &self.metrics, &self.slow);
             }
             return true;
         }
@@ -184,7 +192,7 @@ impl Router {
                 timings.first_token_ns = now_ns;
                 self.metrics.first_token(route.prompt_tokens, timings);
                 if let Some(watched) = &route.watched {
-                    self.slow.first_token(watched, timings);
+                    self.slow.first_token(watched, timings, now_ns);
                 }
             } else {
                 self.metrics.next_token(timings.last_token_ns, now_ns);
@@ -203,7 +211,7 @@ impl Router {
         if let Some(ending) = ending
             && let Some(route) = self.routes.remove(&id)
         {
-            route.end(ending, now_ns, &self.metrics);
+            route.end(ending, now_ns, &self.metrics, &self.slow);
         }
         false
     }
@@ -212,7 +220,7 @@ impl Router {
     pub fn close(&mut self, id: RequestId, ending: Ending, now_ns: u64) -> bool {
         match self.routes.remove(&id) {
             Some(route) => {
-                route.end(ending, now_ns, &self.metrics);
+                route.end(ending, now_ns, &self.metrics, &self.slow);
                 true
             }
             None => false,
@@ -223,7 +231,7 @@ impl Router {
     pub fn fail_all(&mut self, reason: &str, now_ns: u64) -> Vec<RequestId> {
         let mut ids = Vec::new();
         for (id, route) in self.routes.drain() {
-            route.fail(reason.to_owned(), now_ns, &self.metrics);
+            route.fail(reason.to_owned(), now_ns, &self.metrics, &self.slow);
             ids.push(id);
         }
         ids

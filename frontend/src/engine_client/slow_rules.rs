@@ -49,11 +49,18 @@ impl SlowRules {
         })
     }
 
-    /// A sequence's first token came.
-    pub(super) fn first_token(&self, watched: &Watched, timings: &Timings) {
+    /// A sequence's first token came, at `now_ns`.
+    pub(super) fn first_token(&self, watched: &Watched, timings: &Timings, now_ns: u64) {
         if let Some(limit) = self.first_token {
-            let took_ns = timings.first_token_ns.saturating_sub(timings.arrived_ns);
+            let took_ns = now_ns.saturating_sub(timings.arrived_ns);
             self.judge(RuleKind::Ttft, limit, took_ns, watched);
+        }
+    }
+
+    /// A sequence ended, at `now_ns`. One without a token waited for it until now.
+    pub(super) fn ended(&self, watched: &Watched, timings: &Timings, now_ns: u64) {
+        if timings.num_tokens == 0 {
+            self.first_token(watched, timings, now_ns);
         }
     }
 
@@ -96,17 +103,15 @@ mod tests {
         let rules = "ttft_ms>10,itl_ms>5".parse().expect("rules");
         let rules = SlowRules::new(&rules, move |fired| sender.send(fired).expect("it waits"));
         let mut watched = rules.watch(7, "cmpl-7").expect("there are rules");
-        let mut timings = Timings {
+        let timings = Timings {
             arrived_ns: MS,
-            first_token_ns: 11 * MS,
             last_token_ns: 11 * MS,
             ..Timings::default()
         };
-        rules.first_token(&watched, &timings);
+        rules.first_token(&watched, &timings, 11 * MS);
         rules.next_token(&mut watched, &timings, 16 * MS);
         assert!(fired.try_recv().is_err(), "in time");
-        timings.first_token_ns += 1;
-        rules.first_token(&watched, &timings);
+        rules.first_token(&watched, &timings, 11 * MS + 1);
         for _ in 0..3 {
             rules.next_token(&mut watched, &timings, 17 * MS);
         }

@@ -213,6 +213,43 @@ async fn what_the_task_drops_when_it_panics_fails_whether_it_was_open_or_on_its_
     while state.changed().await.is_ok() {}
 }
 
+#[test]
+fn who_gets_no_token_has_waited_for_it_until_the_end() {
+    const MS: u64 = 1_000_000;
+    let (sender, fired) = std::sync::mpsc::channel();
+    let rules = "ttft_ms>10".parse().expect("a rule");
+    let slow = SlowRules::new(&rules, move |fired| sender.send(fired).expect("it waits"));
+    let mut router = Router::new(metrics(), slow);
+    let semaphore = Arc::new(Semaphore::new(5));
+    for id in 0..5 {
+        let permit = Arc::clone(&semaphore).try_acquire_owned();
+        let request = EngineCoreRequest {
+            id: RequestId(id),
+            ..new_sequence(8).request
+        };
+        let inbox = Arc::new(Inbox::default());
+        let route = Route::new(&request, inbox, 0, MS, permit.expect("one for each"));
+        let watched = router.watch(&request);
+        router.open(request.id, route, watched);
+    }
+    let waited_ms = || -> Vec<u128> {
+        let fired = fired.try_iter();
+        fired.map(|fired| fired.value.as_millis()).collect()
+    };
+    assert!(router.close(RequestId(0), Ending::Abort, 11 * MS));
+    assert!(waited_ms().is_empty(), "in time");
+    assert!(router.close(RequestId(1), Ending::Abort, 12 * MS));
+    assert_eq!(waited_ms(), [11], "given up");
+    let empty = output(RequestId(2), &[], Some(FinishReason::Stop));
+    assert!(!router.deliver(empty, 13 * MS));
+    assert_eq!(waited_ms(), [12], "finished");
+    assert!(!router.deliver(output(RequestId(3), &[1], None), 2 * MS));
+    assert!(router.close(RequestId(3), Ending::Abort, 20 * MS));
+    assert!(waited_ms().is_empty(), "it had its token");
+    assert_eq!(router.fail_all("end", 21 * MS), [RequestId(4)]);
+    assert_eq!(waited_ms(), [20], "failed");
+}
+
 proptest! {
     /// Whatever order calls come in, the router's invariants hold, no sequence
     /// gets more than it asked for, and each open one holds one permit.

@@ -77,6 +77,7 @@ fn state() -> ProfileAnswer {
         events: 2,
         drops: 3,
         late_records: 0,
+        lost_samples: 0,
         samples: Some(Err("forbidden".to_owned())),
         since: SystemTime::UNIX_EPOCH,
     };
@@ -178,6 +179,12 @@ fn what_the_launcher_refuses_has_its_status() {
         assert_eq!(response.status, status, "{text}");
         assert!(text.contains(word), "{text}");
     }
+    let failed = ProfileAnswer::Failed("disk full".to_owned());
+    let (response, _) = asked(&server, "POST", "/profile/dump", &[], b"", failed);
+    let text = &response.text;
+    assert_eq!(response.status, 503, "{text}");
+    let word = "the dump was not written: disk full";
+    assert!(text.contains(word), "{text}");
     let (response, _) = asked(
         &server,
         "POST",

@@ -133,7 +133,7 @@ fn serve(args: Args, started: Instant) -> Result<Outcome, Box<dyn Error>> {
     }
     profile.log_rest();
     if let Outcome::Failed(why) = &outcome
-        && let Some(dump) = profile.take_dump_of_death(why)
+        && let Some(dump) = profile.take_dump_of_death(Some(std::process::id()), why)
     {
         let told = told_of_dump(&dump.carry_out(&roles.recorded, &facts));
         log::info!("flight recorder: {} ({why}): {told}", dump.name);

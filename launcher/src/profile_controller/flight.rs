@@ -3,8 +3,10 @@
 //!
 //! Invariants:
 //! - rules fire at most one dump in [`BETWEEN_DUMPS_BY_RULE`], panics too;
-//! - at most [`MAX_WAITING`] dumps have been ordered and not made;
-//! - every client that asked for one is answered, in [`MADE_WITHIN`] at the latest.
+//! - at most [`MAX_WAITING`] dumps have been ordered and not made, for however
+//!   long a disk hangs;
+//! - every client that asked for one is answered, in [`MADE_WITHIN`] at the latest;
+//! - frontends are told counts once a tick, however often rules fire.
 
 use super::gathering::Asker;
 use super::{Action, Now, ProfileController, names};
@@ -27,13 +29,13 @@ pub(super) const BETWEEN_DUMPS_BY_RULE: Duration = Duration::from_secs(60);
 /// Dumps that may be ordered and not made.
 pub(super) const MAX_WAITING: usize = 4;
 
-/// So long may a dump take until whoever asked is told that it failed.
+/// So long may a dump take until nobody waits for it any more.
 pub(super) const MADE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Dumps that the status names.
 const NAMED: usize = 16;
 
-/// A panic is that of the process's death if it comes so shortly before.
+/// A process's panic is behind its death if it comes so shortly before.
 const LAST_PANIC: Duration = Duration::from_secs(2);
 
 /// What is kept, what fires a dump, and what came of it.
@@ -42,15 +44,19 @@ pub(super) struct Flight {
     keep: Duration,
     rules: FlightRules,
     counts: FlightCounts,
+    /// Frontends do not know the counts yet.
+    counts_changed: bool,
     waiting: Vec<Waiting>,
     /// Newest last.
     made: VecDeque<DumpMade>,
     num_ordered: u32,
     last_by_rule: Option<Instant>,
-    last_by_panic: Option<Instant>,
+    /// Whose panic was dumped last, and when.
+    last_by_panic: Option<(u32, Instant)>,
     /// What is to be written when all processes are gone.
     of_death: Option<DumpOrder>,
-    has_died: bool,
+    /// When the first death was known.
+    died_at: Option<Instant>,
 }
 
 /// A dump that is not made yet.
@@ -62,7 +68,8 @@ struct Waiting {
     why: String,
     /// `None`: nobody.
     asker: Option<Asker>,
-    until: Instant,
+    /// Who asked waits until then; `None`: it takes longer, and is still to be made.
+    until: Option<Instant>,
 }
 
 /// What is behind a dump.
@@ -133,22 +140,25 @@ impl Flight {
             keep,
             rules,
             counts: FlightCounts::default(),
+            counts_changed: false,
             waiting: Vec::new(),
             made: VecDeque::new(),
             num_ordered: 0,
             last_by_rule: None,
             last_by_panic: None,
             of_death: None,
-            has_died: false,
+            died_at: None,
         }
     }
 
     pub(super) fn next_tick(&self) -> Option<Instant> {
-        self.waiting.iter().map(|waiting| waiting.until).min()
+        let waiting = self.waiting.iter();
+        waiting.filter_map(|waiting| waiting.until).min()
     }
 
-    pub(super) fn newest(&self) -> Option<SessionName> {
-        self.made.back().map(|made| made.session.clone())
+    /// Of the newest dumps, newest first.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionName> {
+        self.made.iter().rev().map(|made| &made.session)
     }
 
     pub(super) fn state(&self) -> FlightState {
@@ -161,13 +171,16 @@ impl Flight {
     }
 
     /// Whether one is allowed now by what may fire one in a while only.
-    fn admits(last: &mut Option<Instant>, now: Now) -> bool {
-        let is_due = |last: Instant| now.instant.duration_since(last) >= BETWEEN_DUMPS_BY_RULE;
-        let admits = last.is_none_or(is_due);
-        if admits {
-            *last = Some(now.instant);
-        }
-        admits
+    fn admits(last: Option<Instant>, now: Now) -> bool {
+        last.is_none_or(|last| now.instant.duration_since(last) >= BETWEEN_DUMPS_BY_RULE)
+    }
+
+    /// Whether the dump of a process's panic shows how it died.
+    fn has_dumped_end_of(&self, pid: u32) -> bool {
+        let (Some((panicked, last)), Some(died)) = (self.last_by_panic, self.died_at) else {
+            return false;
+        };
+        panicked == pid && died.duration_since(last) < LAST_PANIC
     }
 }
 
@@ -212,22 +225,33 @@ impl ProfileController {
         let kind = fired.rule.kind as usize;
         flight.counts.fired[kind] += 1;
         let has_room = flight.waiting.len() < MAX_WAITING;
-        if has_room && Flight::admits(&mut flight.last_by_rule, now) {
+        if has_room && Flight::admits(flight.last_by_rule, now) {
+            flight.last_by_rule = Some(now.instant);
             self.dump(now, Trigger::Rule(fired), None, None, None);
         } else {
             flight.counts.suppressed[kind] += 1;
-            self.tell_counts();
+            flight.counts_changed = true;
         }
     }
 
     /// A thread of a process has panicked.
-    pub(super) fn panicked(&mut self, now: Now, text: String) {
+    pub(super) fn panicked(&mut self, now: Now, pid: u32, text: String) {
         let Some(flight) = &mut self.flight else {
             return;
         };
-        let has_room = flight.waiting.len() < MAX_WAITING;
-        if has_room && Flight::admits(&mut flight.last_by_panic, now) {
+        let last = flight.last_by_panic.map(|(_, at)| at);
+        if flight.waiting.len() >= MAX_WAITING {
+            self.log(format!(
+                "flight recorder: a panic is not dumped: {MAX_WAITING} dumps wait to be made"
+            ));
+        } else if Flight::admits(last, now) {
+            flight.last_by_panic = Some((pid, now.instant));
             self.dump(now, Trigger::Panic(text), None, None, None);
+        } else {
+            self.log(format!(
+                "flight recorder: a panic is not dumped: another was less than \
+                 {BETWEEN_DUMPS_BY_RULE:?} ago"
+            ));
         }
     }
 
@@ -235,25 +259,26 @@ impl ProfileController {
     /// is to be written once they are gone: they record until then, and cannot be
     /// waited for. See [`Self::take_dump_of_death`].
     pub fn died(&mut self, now: Now) {
-        let Some(flight) = &mut self.flight else {
+        let flight = self.flight.as_ref();
+        if flight.is_none_or(|flight| flight.died_at.is_some()) {
             return;
-        };
-        let is_first = !std::mem::replace(&mut flight.has_died, true);
-        let of_panic = flight
-            .last_by_panic
-            .is_some_and(|last| now.instant.duration_since(last) < LAST_PANIC);
-        if is_first && !of_panic {
-            let order = self.order_of(now, &Trigger::Death, None, None);
-            if let Some(flight) = &mut self.flight {
-                flight.of_death = order;
-            }
+        }
+        let order = self.order_of(now, &Trigger::Death, None, None);
+        if let Some(flight) = &mut self.flight {
+            flight.died_at = Some(now.instant);
+            flight.of_death = order;
         }
     }
 
     /// What is to be written when all processes are gone, and why that is so:
-    /// whose end is seen first need not be the first that ended.
-    pub fn take_dump_of_death(&mut self, why: &str) -> Option<DumpOrder> {
-        let mut order = self.flight.as_mut()?.of_death.take()?;
+    /// whose end is seen first need not be the first that ended. Nothing if `pid`,
+    /// whose end is the root, panicked right before, which was dumped.
+    pub fn take_dump_of_death(&mut self, pid: Option<u32>, why: &str) -> Option<DumpOrder> {
+        let flight = self.flight.as_mut()?;
+        let mut order = flight.of_death.take()?;
+        if pid.is_some_and(|pid| flight.has_dumped_end_of(pid)) {
+            return None;
+        }
         order.facts.push(reason(why));
         Some(order)
     }
@@ -276,10 +301,10 @@ impl ProfileController {
             name: order.name.clone(),
             why: trigger.why(),
             asker,
-            until: now.instant + MADE_WITHIN,
+            until: Some(now.instant + MADE_WITHIN),
         });
+        flight.counts_changed = true;
         self.actions.push(Action::Dump(order));
-        self.tell_counts();
     }
 
     fn order_of(
@@ -337,28 +362,39 @@ impl ProfileController {
             waiting.why,
             told(&dumped)
         ));
+        let failed = failure(&dumped);
+        if failed.is_some() {
+            // There are no files to be had.
+            self.filters.remove(&waiting.name);
+        }
         let Some(asker) = &waiting.asker else {
             return;
         };
-        let answer = match failure(&dumped) {
+        let answer = match failed {
             Some(reason) => ProfileAnswer::Failed(reason),
             None => ProfileAnswer::Done(self.state_of(waiting.name, &dumped)),
         };
         self.answer(asker, answer);
     }
 
-    /// Time has passed.
+    /// Time has passed. Dumps that are late stay ordered, but nobody waits for
+    /// them any more.
     pub(super) fn give_up_dumps(&mut self, now: Now) {
         let Some(flight) = &mut self.flight else {
             return;
         };
-        let is_late = |waiting: &mut Waiting| now.instant >= waiting.until;
-        let late: Vec<Waiting> = flight.waiting.extract_if(.., is_late).collect();
-        for waiting in late {
-            let reason = format!("{} was not written in {MADE_WITHIN:?}", waiting.name);
+        let mut late = Vec::new();
+        for waiting in &mut flight.waiting {
+            if waiting.until.is_some_and(|until| now.instant >= until) {
+                waiting.until = None;
+                late.push((waiting.name.clone(), waiting.asker.take()));
+            }
+        }
+        for (name, asker) in late {
+            let reason = format!("{name} takes longer than {MADE_WITHIN:?}");
             self.log(format!("flight recorder: {reason}"));
-            if let Some(asker) = &waiting.asker {
-                self.answer(asker, ProfileAnswer::Failed(reason));
+            if let Some(asker) = asker {
+                self.answer(&asker, ProfileAnswer::Failed(reason));
             }
         }
     }
@@ -394,11 +430,14 @@ impl ProfileController {
         }
     }
 
-    /// For `/metrics`.
-    fn tell_counts(&mut self) {
-        let Some(flight) = &self.flight else {
+    /// For `/metrics`, if there is news.
+    pub(super) fn tell_counts(&mut self) {
+        let Some(flight) = &mut self.flight else {
             return;
         };
+        if !std::mem::take(&mut flight.counts_changed) {
+            return;
+        }
         let frontends = self.members.iter();
         let frontends = frontends.filter(|m| !m.gone && m.roles.contains(&Role::Frontend));
         for frontend in frontends {

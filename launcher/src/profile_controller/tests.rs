@@ -51,6 +51,7 @@ fn status(name: SessionName, state: SessionState) -> SessionStatus {
         events: 2,
         drops: 0,
         late_records: 0,
+        lost_samples: 0,
         samples: None,
         since: SystemTime::UNIX_EPOCH,
     }

@@ -87,7 +87,8 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
     let may_stay_open = |process: Option<&Track>| open_slices.may_stay_open(process);
     let mut timeline = nesting::timeline(events, tracks, may_stay_open, &mut violations);
     timeline.facts = facts;
-    timeline.dropped = dropped + dropped_records(&timeline);
+    timeline.dropped = dropped + told_at_end(&timeline, "dropped");
+    timeline.lost_samples = told_at_end(&timeline, "lost_samples");
     samples.sort_by_key(|sample| sample.time);
     timeline.samples = samples;
     timeline.thread_names = thread_names;
@@ -130,12 +131,12 @@ fn expect_processes(timeline: &Timeline, out: &mut Violations) {
     }
 }
 
-/// What the last words of all files say about records that were lost.
-fn dropped_records(timeline: &Timeline) -> u64 {
+/// What the last words of all files say about what was lost.
+fn told_at_end(timeline: &Timeline, what: &str) -> u64 {
     let instants = timeline.instants.iter();
     let ends = instants.filter(|instant| instant.event == Some(Event::TraceEnd));
-    let dropped = ends.map(|end| end.arg("dropped").and_then(ArgValue::uint));
-    dropped.map(Option::unwrap_or_default).sum()
+    let told = ends.map(|end| end.arg(what).and_then(ArgValue::uint));
+    told.map(Option::unwrap_or_default).sum()
 }
 
 impl Report {

@@ -129,14 +129,15 @@ impl Encoder {
         }
     }
 
-    /// Says that the file tells of nothing after `ns`, and why.
-    pub(crate) fn tell_end(&mut self, reason: EndReason, dropped: u64, ns: u64) {
+    /// Says that the file tells of nothing after `ns`, and why, and how many
+    /// records and samples it lacks.
+    pub(crate) fn tell_end(&mut self, reason: EndReason, (dropped, lost): (u64, u64), ns: u64) {
         self.tell_off(ns);
         let event = Event::TraceEnd;
         // Whether it was told or not: it may be lost with a write that failed.
         self.tell(self.own(), interning::interned(event));
         let iids = interning::event(event);
-        let values = [reason as u64, self.progress.events, dropped];
+        let values = [reason as u64, self.progress.events, dropped, lost];
         let rows = iids.args.iter().zip(values);
         let args: Vec<Arg> = rows.map(|(row, value)| arg(row, value)).collect();
         EventPacket {

@@ -27,7 +27,8 @@ pub fn folded(timeline: &Timeline, filter: &Filter) -> Result<BTreeMap<String, u
             stack.push(';');
             stack += &part(function);
         }
-        *folded.entry(stack).or_default() += sample.weight;
+        let weight: &mut u64 = folded.entry(stack).or_default();
+        *weight = weight.saturating_add(sample.weight);
     }
     match folded.is_empty() {
         true if timeline.samples.is_empty() => Err(FilterError::NoSamples),
@@ -36,11 +37,11 @@ pub fn folded(timeline: &Timeline, filter: &Filter) -> Result<BTreeMap<String, u
     }
 }
 
-/// Semicolons part functions, and the last space parts the number.
+/// Semicolons part functions, and the ends of lines stacks.
 fn part(name: &str) -> String {
     match name.is_empty() {
         true => "?".to_owned(),
-        false => name.replace(';', ","),
+        false => name.replace(';', ",").replace(char::is_control, " "),
     }
 }
 

@@ -25,7 +25,7 @@ pub struct DumpSpec {
     pub number: u32,
     /// As in [`ProcessTrace`](crate::ProcessTrace).
     pub role: String,
-    /// The file never grows beyond.
+    /// The file never grows beyond; what does not fit is the interval's begin.
     pub max_bytes: u64,
     /// From this moment of CLOCK_BOOTTIME on; later, if less is kept.
     pub from_ns: u64,
@@ -38,6 +38,9 @@ pub struct DumpSpec {
     pub is_dead: bool,
 }
 
+/// An interval that is not made shorter to fit.
+const SHORTEST_NS: u64 = 1_000_000;
+
 impl Rings {
     /// Writes what is kept of an interval, whatever the process is doing, or
     /// after its death. Returns how that went: `Finished`, `Capped` or
@@ -47,19 +50,39 @@ impl Rings {
             Ok(picture) => picture?,
             Err(error) => return Some(failed(self, spec, &io::Error::other(error))),
         };
-        Some(match write(self, spec, picture) {
+        Some(match write_newest(self, spec, &picture) {
             Ok(status) => status,
             Err(error) => failed(self, spec, &error),
         })
     }
 }
 
-fn write(rings: &Rings, spec: &DumpSpec, mut picture: Picture) -> io::Result<SessionStatus> {
+/// Writes as much of the interval as the cap has room for, about: the end, since
+/// the last moment is what a dump is made for.
+fn write_newest(rings: &Rings, spec: &DumpSpec, picture: &Picture) -> io::Result<SessionStatus> {
+    let kept = [picture.forgotten.ns + 1, picture.identity.started_ns];
+    let mut from_ns = kept.into_iter().fold(spec.from_ns, u64::max);
+    let mut status = write(rings, spec, picture, from_ns)?;
+    let mut is_shorter = false;
+    while status.state == SessionState::Capped && from_ns + SHORTEST_NS < spec.to_ns {
+        std::fs::remove_file(&status.file)?;
+        from_ns += (spec.to_ns - from_ns) / 2;
+        status = write(rings, spec, picture, from_ns)?;
+        is_shorter = true;
+    }
+    if is_shorter {
+        status.state = SessionState::Capped;
+    }
+    Ok(status)
+}
+
+fn write(
+    rings: &Rings,
+    spec: &DumpSpec,
+    picture: &Picture,
+    from_ns: u64,
+) -> io::Result<SessionStatus> {
     let identity = picture.identity;
-    let from_ns = spec
-        .from_ns
-        .max(picture.forgotten.ns + 1)
-        .max(identity.started_ns);
     let facts = SlotFacts {
         number: spec.number,
         file_name: String::new(),
@@ -80,15 +103,19 @@ fn write(rings: &Rings, spec: &DumpSpec, mut picture: Picture) -> io::Result<Ses
     let about: Vec<(String, String)> = spec.facts.iter().cloned().chain(own).collect();
     let to_ns = (!spec.is_dead).then_some(spec.to_ns);
     let writer = Thread::writer(rings.header().writer_tid.load(Relaxed));
-    let mut dump = Recording::dump(
+    let path = spec.file(rings);
+    let file = TraceFile::create(path.clone())?;
+    let dump = Recording::dump(
         (facts, from_ns, to_ns),
         identity,
         picture.num_rings(),
         (&spec.role, &writer),
         &about,
-        TraceFile::create(spec.file(rings))?,
-    )?;
-    let mut timeline = std::mem::take(&mut picture.timeline);
+        file,
+    );
+    // Nothing could be written: a file without anything in it is none.
+    let mut dump = dump.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+    let mut timeline = picture.timeline.clone();
     let newest = timeline.newest();
     if spec.is_dead {
         dump.alive_at(
@@ -154,6 +181,7 @@ fn status(rings: &Rings, spec: &DumpSpec, state: SessionState, since_ns: u64) ->
         drops: 0,
         late_records: 0,
         samples: None,
+        lost_samples: 0,
         since: UNIX_EPOCH + Duration::from_nanos(utc_ns),
     }
 }

@@ -162,6 +162,32 @@ fn wait_ns(ns: u64) {
 }
 
 #[test]
+fn what_does_not_fit_is_the_begin_of_a_dump() {
+    const LAST: u64 = 10_000;
+    let mut played = played(1 << 17, HOUR);
+    let producer = producer(played.rings);
+    let from_ns = boottime_ns();
+    for number in 0..=LAST {
+        played.instant(&producer, number);
+        wait_ns(2_000);
+    }
+    played.pass();
+    let spec = DumpSpec {
+        max_bytes: SessionSpec::MIN_BYTES,
+        ..dump_spec(played.dir.path(), "small", from_ns, boottime_ns())
+    };
+    let status = played.rings.dump(&spec).unwrap();
+    assert_eq!(status.state, SessionState::Capped);
+    assert!(status.bytes <= SessionSpec::MIN_BYTES, "{}", status.bytes);
+    let shown = read(&status.file);
+    let numbers = numbers(&shown);
+    assert_eq!(shown.end()["reason"], "finished");
+    let newest = LAST + 1 - numbers.len() as u64..=LAST;
+    assert_eq!(numbers, newest.collect::<Vec<_>>());
+    assert!((100..LAST as usize).contains(&numbers.len()));
+}
+
+#[test]
 fn what_is_older_than_asked_is_forgotten_and_nothing_else() {
     const KEEP: Duration = Duration::from_millis(50);
     let mut played = played(1 << 12, KEEP);
@@ -458,7 +484,9 @@ fn dumps_of_a_process_that_records_meanwhile_are_whole_and_so_is_the_last_one() 
     const DUMPS: u32 = 12;
     let rings = Rings::create_keeping_sized(4, 1 << 18).unwrap();
     let test = "flight::dumps_of_a_process_that_records_meanwhile_are_whole_and_so_is_the_last_one";
-    let mut stage = stage_keeping(rings, Some(KEEP), test, vec![auto(1 << 20)], play_forever);
+    // Larger than what is recorded until the end.
+    let sessions = vec![auto(1 << 30)];
+    let mut stage = stage_keeping(rings, Some(KEEP), test, sessions, play_forever);
     stage.wait_until_ready();
     for number in 1..=DUMPS {
         let now_ns = boottime_ns();
@@ -501,12 +529,12 @@ fn dumps_of_a_process_that_records_meanwhile_are_whole_and_so_is_the_last_one() 
     assert_eq!(shown.end()["reason"], "process died");
     let last = shown.slices_named("forward").last().unwrap().begin.args["tokens"].clone();
     // The process's own files end with the same record.
-    for salvaged in stage.rings.salvage(stage.dir.path()) {
-        let salvaged = read(&salvaged.unwrap().file);
-        let forwards = salvaged.slices_named("forward");
-        let same = forwards
-            .last()
-            .is_none_or(|slice| slice.begin.args["tokens"] == last);
-        assert!(same || salvaged.end()["reason"] != "process died");
-    }
+    let salvaged = stage.rings.salvage(stage.dir.path()).into_iter();
+    let files: Vec<_> = salvaged.map(|salvaged| salvaged.unwrap().file).collect();
+    let mut names = files.iter().map(|file| file.file_name().unwrap());
+    let recorded = names.position(|name| name.to_string_lossy().starts_with("auto."));
+    let recorded = read(&files[recorded.expect("it was being recorded")]);
+    assert_eq!(recorded.end()["reason"], "process died");
+    let forwards = recorded.slices_named("forward");
+    assert_eq!(forwards.last().unwrap().begin.args["tokens"], last);
 }

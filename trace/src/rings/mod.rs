@@ -270,8 +270,11 @@ impl Rings {
         let header = self.header();
         let count = header.anchor_count.load(Ordering::Acquire);
         // The slot after the newest is the oldest; a drainer that died while
-        // it wrote there left it torn.
-        let oldest = |count: u64| (count + 1).saturating_sub(Timeline::CAPACITY as u64);
+        // it wrote there left it torn. (Whatever the count says: others write it.)
+        let oldest = |count: u64| {
+            let next = count.saturating_add(1);
+            next.saturating_sub(Timeline::CAPACITY as u64)
+        };
         let anchors = (oldest(count)..count).map(|i| {
             let [raw, boottime] = &header.anchors[i as usize % Timeline::CAPACITY];
             Anchor {
@@ -282,7 +285,8 @@ impl Rings {
         let anchors: Vec<Anchor> = anchors.collect();
         // So are those that one who lives has begun to overwrite meanwhile.
         fence(Ordering::Acquire);
-        let torn = oldest(header.anchor_count.load(Ordering::Relaxed)) - oldest(count);
+        let now_oldest = oldest(header.anchor_count.load(Ordering::Relaxed));
+        let torn = now_oldest.saturating_sub(oldest(count));
         let torn = usize::try_from(torn).unwrap_or(usize::MAX);
         let mut timeline = Timeline::default();
         for &anchor in anchors.iter().skip(torn) {
@@ -387,5 +391,11 @@ mod tests {
         assert_eq!(timeline.convert(99_995), 49_997);
         assert_eq!(timeline.convert(90_000), 45_000);
         assert_eq!(timeline.newest().unwrap().raw, 100_000);
+        // A count that never was costs no more than what was shared.
+        rings
+            .header()
+            .anchor_count
+            .store(u64::MAX, Ordering::Relaxed);
+        rings.timeline();
     }
 }

@@ -37,6 +37,8 @@ struct Sampled {
     timer: Option<CpuTimer>,
     slot: &'static Slot,
     name: Arc<str>,
+    /// The name was read a second time: a thread takes it after it has begun.
+    is_named: bool,
 }
 
 impl<'s, S: Sink> Collector<'s, S> {
@@ -76,8 +78,7 @@ impl<'s, S: Sink> Collector<'s, S> {
         }
     }
 
-    /// Arms all timers anew when there is a new rate. What was taken down before
-    /// has been given its weight.
+    /// Arms all timers anew when there is a new rate.
     fn follow_rate(&mut self) {
         let hz = self.shared.rate.load(Ordering::Acquire);
         let rate = SampleRate::try_from(hz).unwrap_or(self.rate);
@@ -85,31 +86,32 @@ impl<'s, S: Sink> Collector<'s, S> {
             return;
         }
         self.rate = rate;
-        for timer in self.threads.values().filter_map(|t| t.timer.as_ref()) {
-            // Of a thread that is gone, its timer is too.
-            let _ = timer.set_period(rate.period());
+        for thread in self.threads.values() {
+            thread.set_rate(rate);
         }
     }
 
     /// Gives timers to new threads, and takes the slots of those that are gone.
     ///
     /// # Errors
-    /// When there are threads, but not one of them could get a timer.
+    /// When threads cannot be listed, or not one of them could get a timer.
     pub(super) fn look_for_threads(&mut self) -> io::Result<()> {
-        let alive = threads::list();
+        let alive = threads::list()?;
         self.take_slots_back(&alive);
         let mut refused = None;
         for &tid in &alive {
-            if tid == self.own_tid || self.threads.contains_key(&tid) {
+            if let Some(thread) = self.threads.get_mut(&tid) {
+                thread.settle_name(tid);
+                continue;
+            }
+            if tid == self.own_tid {
                 continue;
             }
             match self.begin(tid) {
                 Ok(thread) => drop(self.threads.insert(tid, thread)),
-                Err(_) if !threads::list().contains(&tid) => {}
+                Err(_) if !threads::exists(tid) => {}
                 Err(error) => {
-                    let first = self.refused.insert(tid);
-                    let missed = &self.shared.missed_threads;
-                    missed.fetch_add(u64::from(first), Ordering::AcqRel);
+                    self.count_refused(tid, &error);
                     refused = Some(error);
                 }
             }
@@ -118,6 +120,16 @@ impl<'s, S: Sink> Collector<'s, S> {
         match refused {
             Some(error) if self.threads.is_empty() => Err(error),
             _ => Ok(()),
+        }
+    }
+
+    /// Says so once: whoever reads the profile should know that it lacks threads.
+    fn count_refused(&mut self, tid: u32, error: &io::Error) {
+        if self.refused.insert(tid) {
+            let missed = self.shared.missed_threads.fetch_add(1, Ordering::AcqRel);
+            if missed == 0 {
+                log::warn!("samples: thread {tid} is not sampled, nor may others be: {error}");
+            }
         }
     }
 
@@ -130,17 +142,22 @@ impl<'s, S: Sink> Collector<'s, S> {
         let all = slots::all();
         let place = all.iter().position(|slot| slot.tid() == tid);
         let place = place.or_else(|| all.iter().position(|slot| slot.tid() == 0));
-        let place = place.ok_or_else(|| io::Error::other("too many threads"))?;
+        let place =
+            place.ok_or_else(|| io::Error::other(format!("more than {} threads", slots::SLOTS)))?;
         let slot = &all[place];
         if slot.tid() == tid {
             slot.forget();
         } else if !slot.give(tid, stack_top) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
+        let period = self.rate.period();
+        slot.period_ns
+            .store(period.as_nanos() as u64, Ordering::Relaxed);
         Ok(Sampled {
-            timer: Some(CpuTimer::arm(tid, self.rate.period(), place)?),
+            timer: Some(CpuTimer::arm(tid, period, place)?),
             slot,
             name: threads::name(tid).into(),
+            is_named: false,
         })
     }
 
@@ -149,7 +166,7 @@ impl<'s, S: Sink> Collector<'s, S> {
     fn take_slots_back(&mut self, alive: &[u32]) {
         for slot in slots::all() {
             let tid = slot.tid();
-            if tid == 0 || alive.contains(&tid) {
+            if tid == 0 || alive.contains(&tid) || threads::exists(tid) {
                 continue;
             }
             match self.threads.get_mut(&tid) {
@@ -166,7 +183,6 @@ impl<'s, S: Sink> Collector<'s, S> {
     fn pass(&mut self, symbols: &mut Symbols) {
         let upto_ns = boottime_ns();
         let mut taken = 0;
-        let period_ns = self.rate.period().as_nanos() as u64;
         for (&tid, thread) in &self.threads {
             thread.slot.drain(|raw| {
                 let (stack, end) = symbols.stack(raw);
@@ -174,7 +190,7 @@ impl<'s, S: Sink> Collector<'s, S> {
                     time_ns: raw.time_ns,
                     tid,
                     thread: &thread.name,
-                    weight_ns: period_ns * (1 + u64::from(raw.overruns)),
+                    weight_ns: raw.weight_ns,
                     stack,
                     end,
                 });
@@ -187,5 +203,27 @@ impl<'s, S: Sink> Collector<'s, S> {
         self.shared.dropped.fetch_add(lost, Ordering::AcqRel);
         symbols.refresh();
         self.sink.passed(upto_ns, lost);
+    }
+}
+
+impl Sampled {
+    /// Arms its timer anew.
+    fn set_rate(&self, rate: SampleRate) {
+        let Some(timer) = &self.timer else { return };
+        let period = rate.period();
+        let period_ns = period.as_nanos() as u64;
+        self.slot.period_ns.store(period_ns, Ordering::Relaxed);
+        // Of a thread that is gone, its timer is too.
+        let _ = timer.set_period(period);
+    }
+
+    /// At the second look.
+    fn settle_name(&mut self, tid: u32) {
+        if !std::mem::replace(&mut self.is_named, true) {
+            let name = threads::name(tid);
+            if !name.is_empty() && *name != *self.name {
+                self.name = name.into();
+            }
+        }
     }
 }

@@ -48,6 +48,8 @@ enum Text {
 /// Stacks that are remembered, at most; frames are fewer in any program.
 const MAX_CALLSTACKS: usize = if cfg!(test) { 64 } else { 1 << 15 };
 const MAX_FRAMES: usize = 1 << 16;
+/// Threads that are remembered, those that are gone too.
+const MAX_THREADS: usize = 1 << 12;
 
 impl SampleEncoder {
     /// An encoder of a process's samples, whose sequence is no one else's.
@@ -68,7 +70,10 @@ impl SampleEncoder {
 
     /// Appends a sample's packets, in the framing of a trace file.
     pub fn encode(&mut self, sample: &Sample<'_>, out: &mut Vec<u8>) {
-        if self.callstacks.len() >= MAX_CALLSTACKS || self.frames.len() >= MAX_FRAMES {
+        let is_much = self.callstacks.len() >= MAX_CALLSTACKS
+            || self.frames.len() >= MAX_FRAMES
+            || self.threads.len() >= MAX_THREADS;
+        if is_much {
             self.clear();
         }
         if !self.is_open {
@@ -105,6 +110,7 @@ impl SampleEncoder {
         self.mappings = Iids::default();
         self.frames = Iids::default();
         self.callstacks = Iids::default();
+        self.threads.clear();
     }
 
     fn open(&mut self, out: &mut Vec<u8>) {

@@ -7,7 +7,7 @@ use super::{Sample, Sink};
 use crate::symbols::{Frame, StackEnd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Two thousand threads' samples of a writer's pass, at 40 Hz.
+/// What eighty busy cores give at 1000 Hz between two passes of the writer.
 const MAX_WAITING: usize = 1 << 14;
 
 /// A [`Sample`] of its own.

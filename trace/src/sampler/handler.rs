@@ -140,14 +140,15 @@ fn take_down(slot: &Slot, overruns: libc::c_int, context: &libc::ucontext_t) {
     let len = usize::try_from(depth).map_or(RawSample::STACK_BYTES, |depth| {
         depth.min(RawSample::STACK_BYTES)
     });
+    let period_ns = slot.period_ns.load(Ordering::Relaxed);
     let record = room.record;
     // SAFETY: the record is ours until it is published, and `stack` has room.
     unsafe {
         let stack = (&raw mut (*record).stack).cast::<u8>();
         let read = read_memory_raw(sp, stack, len);
         (*record).time_ns = now();
-        (*record).overruns = overruns.max(0) as u32;
-        (*record).len = read as u32;
+        (*record).weight_ns = period_ns.saturating_mul(1 + overruns.max(0) as u64);
+        (*record).len = read as u64;
         (*record).ip = ip;
         (*record).registers = registers;
     }

@@ -19,6 +19,7 @@ pub use encode::SampleEncoder;
 pub(crate) use feed::{Fed, Feed, WaitingSample};
 pub(crate) use handler::{read_memory, wake};
 pub(crate) use record::RawSample;
+pub(crate) use threads::maps;
 
 use crate::SampleRate;
 use crate::symbols::{Frame, StackEnd, Symbols};
@@ -51,8 +52,9 @@ pub trait Sink: Send + 'static {
     /// One sample. Those of a thread come in order of time.
     fn sample(&mut self, sample: &Sample<'_>);
 
-    /// All samples up to this moment of CLOCK_BOOTTIME were given, and so many
-    /// were lost since the last call; more will come in some milliseconds.
+    /// All samples up to this moment of CLOCK_BOOTTIME were given (but for one
+    /// whose thread was interrupted in the handler), and so many were lost since
+    /// the last call; more will come in some milliseconds.
     fn passed(&mut self, upto_ns: u64, lost: u64) {
         let _ = (upto_ns, lost);
     }
@@ -166,14 +168,23 @@ impl Sampler {
         }
     }
 
-    /// Samples so often from now on, if that is more often. How often it does.
-    pub fn speed_up(&mut self, rate: SampleRate) -> SampleRate {
-        if rate > self.rate {
+    /// Samples so often from now on.
+    pub fn set_rate(&mut self, rate: SampleRate) {
+        if rate != self.rate {
             self.rate = rate;
             self.shared.rate.store(rate.hz(), Ordering::Release);
             handler::wake();
         }
+    }
+
+    /// How often it samples.
+    pub fn rate(&self) -> SampleRate {
         self.rate
+    }
+
+    /// Its thread panicked: no more samples come.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// What became of the samples so far.

@@ -5,10 +5,10 @@
 pub(crate) struct RawSample {
     /// CLOCK_BOOTTIME.
     pub(crate) time_ns: u64,
-    /// Periods of the timer that this record stands for beside its own.
-    pub(crate) overruns: u32,
+    /// CPU time that this record stands for.
+    pub(crate) weight_ns: u64,
     /// Bytes of `stack` that were read.
-    pub(crate) len: u32,
+    pub(crate) len: u64,
     /// Where the thread was.
     pub(crate) ip: u64,
     /// In DWARF's order of x86-64: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
@@ -21,7 +21,7 @@ impl RawSample {
     /// Sixteen pages: whoever leaves the stack's pages untouched needs no memory for them.
     pub(crate) const BYTES: usize = 64 << 10;
     /// As deep as stacks are kept; the frames beyond are lost, and the sample says so.
-    pub(crate) const STACK_BYTES: usize = RawSample::BYTES - 8 * 19;
+    pub(crate) const STACK_BYTES: usize = RawSample::BYTES - 8 * 20;
     /// The stack pointer's place in [`RawSample::registers`].
     pub(crate) const SP: usize = 7;
     /// The frame pointer's.
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(raw.word(outside), None, "{outside:#x}");
         }
         // A length that no handler writes.
-        raw.len = u32::MAX;
+        raw.len = u64::MAX;
         let last = 0x7000 + RawSample::STACK_BYTES as u64 - 8;
         assert_eq!((raw.word(last), raw.word(last + 1)), (Some(0), None));
     }

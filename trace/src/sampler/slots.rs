@@ -26,10 +26,12 @@ pub(crate) struct Slot {
     tid: AtomicU32,
     /// Where the thread's stack ends; 0: at its control block, see the handler.
     pub(crate) stack_top: AtomicU64,
+    /// Of the thread's timer.
+    pub(crate) period_ns: AtomicU64,
     records: AtomicPtr<RawSample>,
     head: AtomicU32,
     tail: AtomicU32,
-    /// Samples that found no room, or no memory to be read.
+    /// Samples that found no room.
     drops: AtomicU64,
 }
 
@@ -52,6 +54,7 @@ impl Slot {
         Slot {
             tid: AtomicU32::new(0),
             stack_top: AtomicU64::new(0),
+            period_ns: AtomicU64::new(0),
             records: AtomicPtr::new(ptr::null_mut()),
             head: AtomicU32::new(0),
             tail: AtomicU32::new(0),
@@ -124,7 +127,7 @@ impl Slot {
     }
 
     #[inline]
-    pub(crate) fn count_drop(&self) {
+    fn count_drop(&self) {
         self.drops.fetch_add(1, Ordering::Relaxed);
     }
 

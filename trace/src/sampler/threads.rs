@@ -1,14 +1,26 @@
 //! The threads of this process, as the kernel lists them.
 
-use std::fs;
+use std::{fs, io};
 
-/// Threads that exist, by number.
-pub(crate) fn list() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| name.parse().ok()).collect()
+/// Threads that exist, by number. One may be lacking, where another ends while
+/// the list is read.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn list() -> io::Result<Vec<u32>> {
+    let mut threads = Vec::new();
+    for entry in fs::read_dir("/proc/self/task")? {
+        let name = entry?.file_name();
+        threads.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(threads)
+}
+
+/// Whether a thread exists.
+pub(crate) fn exists(tid: u32) -> bool {
+    // SAFETY: takes numbers; signal 0 is none.
+    let told = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) };
+    told == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 /// A thread's name of at most 15 bytes; empty if it is gone.
@@ -17,10 +29,17 @@ pub(crate) fn name(tid: u32) -> String {
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
+/// What lies where in this process, as the kernel says it, with `?` for what is
+/// no text in paths.
+pub(crate) fn maps() -> io::Result<String> {
+    let maps = fs::read("/proc/self/maps")?;
+    Ok(String::from_utf8_lossy(&maps).into_owned())
+}
+
 /// Where the stack of the process's first thread ends; the others' ends are
 /// where their control blocks lie.
 pub(crate) fn first_stack_top() -> Option<u64> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let maps = maps().ok()?;
     let stack = maps.lines().find(|line| line.ends_with("[stack]"))?;
     let (_, end) = stack.split_whitespace().next()?.split_once('-')?;
     u64::from_str_radix(end, 16).ok()
@@ -40,14 +59,15 @@ mod tests {
             let _ = wait.recv();
         });
         let tid = told.recv().unwrap();
-        assert!(list().contains(&tid));
+        assert!(list().unwrap().contains(&tid) && exists(tid));
         assert_eq!(name(tid), "a name too long");
         drop(_end);
         thread.unwrap().join().unwrap();
         // The kernel lets go of a thread a moment after it was joined.
-        while list().contains(&tid) {
+        while exists(tid) {
             std::thread::yield_now();
         }
+        assert!(!list().unwrap().contains(&tid));
         assert_eq!(name(tid), "");
     }
 

@@ -1,6 +1,6 @@
 //! What is loaded into this process: its program and its libraries.
 
-use crate::sampler::read_memory;
+use crate::sampler::{self, read_memory};
 use memmap2::Mmap;
 use object::{Object, ObjectSection, ObjectSegment};
 use std::fmt;
@@ -91,7 +91,8 @@ impl Modules {
     /// Adds what was loaded since. `true`: something was.
     pub(super) fn refresh(&mut self) -> bool {
         let before = self.0.len();
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        // What cannot be read now may be at the next look.
+        let maps = sampler::maps().unwrap_or_default();
         for mapping in maps.lines().filter_map(Mapping::parse) {
             let is_known = |module: &Arc<Module>| {
                 module.path == mapping.path && module.range.contains(&mapping.range.start)

@@ -48,8 +48,12 @@ pub(super) async fn dump(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let command = read_body(&app, request, dump_body::dump).await?;
-    let state = done(ask(&app, command, PATIENCE + WHOLE_WITHIN).await?)?;
-    Ok(Json(view::newest(&state)))
+    match ask(&app, command, PATIENCE + WHOLE_WITHIN).await? {
+        ProfileAnswer::Failed(reason) => Err(ApiError::unavailable(format!(
+            "the dump was not written: {reason}"
+        ))),
+        answer => Ok(Json(view::newest(&done(answer)?))),
+    }
 }
 
 /// The fields of a body, which may be absent, as what they mean.

@@ -105,7 +105,10 @@ fn process(process: &SessionOfProcess) -> Value {
         view["late_records"] = status.late_records.into();
         match &status.samples {
             None => {}
-            Some(Ok(rate)) => view["sample_hz"] = rate.hz().into(),
+            Some(Ok(rate)) => {
+                view["sample_hz"] = rate.hz().into();
+                view["lost_samples"] = status.lost_samples.into();
+            }
             Some(Err(reason)) => view["no_samples"] = reason.as_str().into(),
         }
         view["since"] = format!("{since:.3}").into();

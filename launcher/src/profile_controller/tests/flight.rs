@@ -106,6 +106,22 @@ fn what_could_not_be_written_is_an_error_with_its_reason() {
     server.make(SessionState::Failed("disk full".to_owned()));
     let failed = ProfileAnswer::Failed("disk full".to_owned());
     assert_eq!(server.answer_to(id), Some(failed));
+    let files = server.command(ProfileCommand::Files(None));
+    assert_eq!(files, ProfileAnswer::UnknownSession);
+    // The newest that has files is had without its name.
+    for (session, state) in [
+        ("whole", SessionState::Finished),
+        ("failed", SessionState::Failed("disk full".to_owned())),
+    ] {
+        let id = server.ask(dump(Some(session), None));
+        server.make(state);
+        assert!(server.answer_to(id).is_some());
+    }
+    let files = server.command(ProfileCommand::Files(None));
+    let ProfileAnswer::Files { session, .. } = files else {
+        panic!("{files:?}")
+    };
+    assert_eq!(session, name("whole"));
     // Nobody writes.
     let id = server.ask(dump(None, None));
     server.pass(MADE_WITHIN);
@@ -134,6 +150,48 @@ fn dumps_that_wait_are_bounded() {
     server.make(SessionState::Finished);
     server.ask(dump(None, None));
     assert_eq!(server.dumps.len(), MAX_WAITING);
+}
+
+#[test]
+fn dumps_that_were_given_up_wait_until_they_are_made() {
+    let mut server = flying();
+    for _ in 0..MAX_WAITING {
+        server.ask(dump(None, None));
+    }
+    assert!(server.controller.next_tick().is_some());
+    server.pass(MADE_WITHIN);
+    assert_eq!(server.answers.len(), MAX_WAITING);
+    assert_eq!(server.controller.next_tick(), None, "nobody waits");
+    let answer = server.command(dump(None, None));
+    assert_eq!(answer, ProfileAnswer::DumpsWait(MAX_WAITING));
+    server.pass(MADE_WITHIN);
+    assert_eq!(server.answers.len(), MAX_WAITING, "once");
+    // The disk goes on.
+    let order = server.make(SessionState::Finished);
+    let told = server.log.last().expect("a line");
+    assert!(
+        told.contains(order.name.as_str()) && told.contains("3 files"),
+        "{told}"
+    );
+    server.ask(dump(None, None));
+    assert_eq!(server.dumps.len(), MAX_WAITING);
+}
+
+#[test]
+fn counts_are_told_once_a_tick() {
+    let mut server = flying();
+    server.fire(CORE, fired(RuleKind::Step, 200, None));
+    server.pass(Duration::ZERO);
+    assert_eq!(server.counts.fired, [0, 0, 0, 1]);
+    for _ in 0..100 {
+        let message = ToLauncher::RuleFired(fired(RuleKind::Step, 200, None));
+        server.controller.heard(server.now, CORE, message);
+    }
+    for expected in [1, 0] {
+        server.controller.ticked(server.now);
+        let actions = server.controller.take_actions();
+        assert_eq!(actions.len(), expected, "{actions:?}");
+    }
 }
 
 #[test]
@@ -169,6 +227,7 @@ fn rules_fire_at_most_one_dump_a_minute_and_all_is_counted() {
     assert_eq!(state.counts.fired, [2, 0, 0, 4]);
     assert_eq!(state.counts.suppressed, [1, 0, 0, 3]);
     assert_eq!(state.counts.dumps, [0, 1, 2, 0, 0]);
+    server.pass(Duration::ZERO);
     assert_eq!(server.counts, state.counts, "the frontend knows");
     assert_eq!(state.dumps.len(), 3);
     assert_eq!(state.keep, KEEP);
@@ -186,10 +245,32 @@ fn panics_fire_once_a_minute_and_stand_for_the_death_they_cause() {
     assert!(server.dumps.is_empty());
     assert_eq!(fact(&order, "trigger"), Some("panic"));
     assert_eq!(fact(&order, "reason"), Some("worker: at x.rs: boom"));
+    let told = server.log.iter();
+    let told = told.filter(|line| line.contains("a panic is not dumped: another"));
+    assert_eq!(told.count(), 1, "{:?}", server.log);
     server.pass(Duration::from_secs(1));
     server.controller.died(server.now);
     let why = "worker-0: internal error";
-    assert_eq!(server.controller.take_dump_of_death(why), None);
+    let worker = Some(WORKER);
+    assert_eq!(server.controller.take_dump_of_death(worker, why), None);
+}
+
+#[test]
+fn a_panic_stands_for_no_death_of_another_process_and_for_none_long_after() {
+    for (pid, later, is_dumped) in [
+        (Some(WORKER), Duration::from_secs(1), false),
+        (Some(CORE), Duration::from_secs(1), true),
+        (None, Duration::from_secs(1), true),
+        (Some(WORKER), Duration::from_secs(3), true),
+    ] {
+        let mut server = flying();
+        let panicked = ToLauncher::Panicked("boom".to_owned());
+        server.controller.heard(server.now, WORKER, panicked);
+        server.pass(later);
+        server.controller.died(server.now);
+        let order = server.controller.take_dump_of_death(pid, "it ended");
+        assert_eq!(order.is_some(), is_dumped, "{pid:?} after {later:?}");
+    }
 }
 
 #[test]
@@ -200,11 +281,13 @@ fn a_death_is_dumped_once_from_the_moment_that_it_was_known() {
     server.now.boottime_ns += 1_000_000_000;
     server.controller.died(server.now);
     let why = "core was killed by SIGKILL";
-    let order = server.controller.take_dump_of_death(why).expect("a dump");
+    let order = server.controller.take_dump_of_death(Some(CORE), why);
+    let order = order.expect("a dump");
     assert_eq!((order.from_ns, order.to_ns), (T0 - KEEP_NS, T0));
     assert_eq!(fact(&order, "trigger"), Some("death"));
     assert_eq!(fact(&order, "reason"), Some("core was killed by SIGKILL"));
-    assert_eq!(server.controller.take_dump_of_death(why), None);
+    let again = server.controller.take_dump_of_death(Some(CORE), why);
+    assert_eq!(again, None);
 }
 
 #[test]
@@ -237,10 +320,8 @@ fn without_the_mode_nothing_is_dumped() {
             .contains("NANO_PROFILER_MODE=flight")
     );
     server.controller.died(server.now);
-    assert_eq!(
-        server.controller.take_dump_of_death("core was killed"),
-        None
-    );
+    let why = "core was killed";
+    assert_eq!(server.controller.take_dump_of_death(Some(CORE), why), None);
     assert_eq!(server.done(ProfileCommand::Status).flight, None);
     let mut server = Server::with(None);
     server.controller.joined(FRONTEND, &[Role::Frontend]);

@@ -159,7 +159,7 @@ fn a_directory_that_is_made_read_only_ends_no_session_and_lets_none_begin() {
 
 /// Lets a process write no file beyond so many bytes: the error is another one
 /// than a full disk's, and all that differs.
-fn limit_files(pid: i32, bytes: u64) {
+pub(super) fn limit_files(pid: i32, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
         rlim_max: bytes,

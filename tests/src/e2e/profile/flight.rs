@@ -1,5 +1,6 @@
 //! The flight recorder: what was not being recorded, written afterwards.
 
+use super::faults::limit_files;
 use super::support::{
     Load, PATIENCE, all, ask, auto, dir, files, judge, judge_session, manual, raw, start, states,
     status, stop_whole, tiny,
@@ -374,11 +375,21 @@ fn a_directory_that_is_gone_or_a_full_one_costs_the_dump_and_nothing_else() {
     std::fs::write(dir.path(), "").expect("ours");
     let (status, answer) = ask(&server, "/profile/dump", &json!({}));
     assert_eq!(status, 503, "{answer}");
+    let text = answer.to_string();
+    assert!(text.contains("the dump was not written: "), "{text}");
     complete(&server, 5);
     std::fs::remove_file(dir.path()).expect("ours");
     let answer = dump(&server, json!({"name": "again"}));
     assert_eq!(states(&answer), all("finished"));
     judge_session(dir.path(), "again", 3);
+    // The launcher writes.
+    limit_files(server.process("nano-serve").pid.as_raw(), 0);
+    let (status, answer) = ask(&server, "/profile/dump", &json!({"name": "full"}));
+    assert_eq!(status, 503, "{answer}");
+    let text = answer.to_string();
+    assert!(text.contains("not written: File too large"), "{text}");
+    assert!(files(dir.path(), "full").is_empty(), "empty ones are none");
+    complete(&server, 5);
 }
 
 /// Dumps under load, after which every process must be as large as before.

@@ -72,6 +72,10 @@ impl Flame {
             during: self.r#while,
         };
         let lines = lines(&folded(&timeline, &filter)?);
+        if timeline.lost_samples > 0 {
+            let (lost, kept) = (timeline.lost_samples, timeline.samples.len());
+            eprintln!("{lost} samples were lost, beside {kept} that are there");
+        }
         let text = match self.folded {
             true => lines.iter().map(|line| format!("{line}\n")).collect(),
             false => picture(&lines, &title(&filter))?,
@@ -89,10 +93,14 @@ impl Flame {
     }
 }
 
-/// In microseconds: a picture counts in whole numbers.
+/// In microseconds: a picture counts in whole numbers. In order of functions,
+/// not of characters, so that what a function called stands right behind it, and
+/// not after another one whose name begins with its own.
 fn lines(folded: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut stacks: Vec<_> = folded.iter().collect();
+    stacks.sort_by(|(a, _), (b, _)| a.split(';').cmp(b.split(';')));
     let line = |(stack, ns): (&String, &u64)| format!("{stack} {}", ns.div_ceil(1000));
-    folded.iter().map(line).collect()
+    stacks.into_iter().map(line).collect()
 }
 
 fn title(filter: &Filter) -> String {
@@ -120,8 +128,25 @@ fn picture(lines: &[String], title: &str) -> io::Result<String> {
     options.colors = color::Palette::Multi(color::MultiPalette::Rust);
     // The same picture of the same trace.
     options.deterministic = true;
+    // Draws lines from the last to the first, and does not sort them by characters.
+    options.flame_chart = true;
     let mut svg = Vec::new();
-    let lines = lines.iter().map(String::as_str);
+    let lines = lines.iter().rev().map(String::as_str);
     flamegraph::from_lines(&mut options, lines, &mut svg)?;
     String::from_utf8(svg).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_one_box_whatever_others_are_called() {
+        let stacks = [("a;foo", 10_000), ("a;foo::x", 5_000), ("a;foo;bar", 3_000)];
+        let folded = stacks.map(|(stack, ns)| (stack.to_owned(), ns)).into();
+        let lines = lines(&folded);
+        assert_eq!(lines, ["a;foo 10", "a;foo;bar 3", "a;foo::x 5"]);
+        let svg = picture(&lines, "").unwrap();
+        assert!(svg.contains("foo (13 microseconds"), "{svg}");
+    }
 }

@@ -148,6 +148,13 @@ fn describe(path: &Path, report: &Report) -> String {
         line("requests", format!("{requests}{clipped}"));
     }
     line("drops", timeline.dropped.to_string());
+    if !timeline.samples.is_empty() {
+        let lost = timeline.lost_samples;
+        line(
+            "samples",
+            format!("{}, {lost} lost", timeline.samples.len()),
+        );
+    }
     let violations: usize = report.violations.counts().values().sum();
     if violations > 0 {
         line(
