@@ -3,14 +3,13 @@
 //! bar is missed.
 //!
 //! One long load on the default model, by a server of four processes; recording
-//! (default detail) goes on and off every two seconds (with stack samples every
-//! eight, since each session reads the programs' tables first). Whenever it does, the
-//! rate of tokens of the second before is compared with that of the second after, so
-//! that changes of the machine that are slower than that cancel out: a machine that
-//! is shared has far more of them than of quick ones. Both toggles of a recording
-//! are one comparison, since what lies between them is in both. The ratio is the
-//! geometric mean, which calls x and 1/x equally far from 1. It ends when its 95 %
-//! interval is narrow enough, or the time is up.
+//! (default detail) goes on and off every two seconds, with stack samples every
+//! four. Whenever it does, the rate of tokens of the half before is compared with
+//! that of the half after, so that changes of the machine that are slower than that
+//! cancel out: a machine that is shared has far more of them than of quick ones. Both
+//! toggles of a recording are one comparison, since what lies between them is in
+//! both. The ratio is the geometric mean, which calls x and 1/x equally far from 1.
+//! It ends when its 95 % interval is narrow enough, or the time is up.
 //!
 //! Printed too: the longest time between two tokens of a stream, of those that a
 //! start, a recording or a stop lies between, and of the others.
@@ -22,7 +21,8 @@
 //!
 //! The recorder's own CPU time is that of its threads, and of the events at the
 //! cost that the bench `recorder` finds. With samples, the threads' part is what
-//! unwinding and tables take, and has no bar of its own.
+//! unwinding takes, and the programs' tables, which the first session reads; it has
+//! no bar of its own.
 
 use nano_tests::harness::client::post;
 use nano_tests::harness::procfs::Found;
@@ -75,8 +75,8 @@ impl Kind {
     fn samples(hz: u64) -> Kind {
         Kind {
             wishes: json!({"sample_hz": hz}),
-            interval: Duration::from_secs(8),
-            narrow: 0.02,
+            interval: Duration::from_secs(4),
+            narrow: 0.01,
             ratio_bar: 0.97,
             cpu_bar: None,
         }

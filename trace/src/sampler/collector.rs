@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// So often are threads looked for, and rings emptied; a thread that lives for
 /// less may be missed.
-const INTERVAL: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// See the module.
 pub(super) struct Collector<'s, S> {
@@ -55,11 +55,11 @@ impl<'s, S: Sink> Collector<'s, S> {
     }
 
     /// Until it is told to stop.
-    pub(super) fn run(&mut self, mut symbols: Symbols) {
+    pub(super) fn run(&mut self, symbols: &mut Symbols) {
         let mut looked = Instant::now();
         while !self.shared.stop.load(Ordering::Acquire) {
             handler::sleep(INTERVAL);
-            self.pass(&mut symbols);
+            self.pass(symbols);
             self.follow_rate();
             if looked.elapsed() >= INTERVAL {
                 looked = Instant::now();
@@ -71,7 +71,7 @@ impl<'s, S: Sink> Collector<'s, S> {
         // From here on nothing comes but what is on its way.
         threads.values_mut().for_each(|thread| thread.timer = None);
         self.threads = threads;
-        self.pass(&mut symbols);
+        self.pass(symbols);
         for thread in std::mem::take(&mut self.threads).into_values() {
             // The slot stays its thread's, whose handler may still run.
             thread.slot.release_memory();
@@ -201,7 +201,7 @@ impl<'s, S: Sink> Collector<'s, S> {
         let lost = std::mem::take(&mut self.lost);
         self.shared.taken.fetch_add(taken, Ordering::AcqRel);
         self.shared.dropped.fetch_add(lost, Ordering::AcqRel);
-        symbols.refresh();
+        symbols.refresh_if_stale();
         self.sink.passed(upto_ns, lost);
     }
 }

@@ -25,8 +25,8 @@ use crate::SampleRate;
 use crate::symbols::{Frame, StackEnd, Symbols};
 use collector::Collector;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// Where a thread was at one moment.
@@ -117,6 +117,24 @@ struct Shared {
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
+/// What the last sampler knew, for the next one: to read a program's tables takes
+/// a tenth of a second of CPU time, which a loaded server feels.
+static SYMBOLS: Mutex<Option<Symbols>> = Mutex::new(None);
+
+fn take_symbols() -> Symbols {
+    let known = SYMBOLS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    match known {
+        Some(mut symbols) => {
+            symbols.refresh();
+            symbols
+        }
+        None => Symbols::new(),
+    }
+}
+
 impl Sampler {
     /// Samples every thread so often in each second of its CPU time. Returns
     /// once all threads that exist have their timers.
@@ -145,6 +163,7 @@ impl Sampler {
             .spawn(move || {
                 // Until the thread has ended, whatever ends it.
                 let _idle = idle;
+                wait_for_others();
                 let mut collector = Collector::new(rate, sink, &for_thread);
                 let first = collector.look_for_threads();
                 let good = first.is_ok();
@@ -152,7 +171,9 @@ impl Sampler {
                 let _ = ready.send(first);
                 if good {
                     // Their first samples wait in the rings meanwhile.
-                    collector.run(Symbols::new());
+                    let mut symbols = take_symbols();
+                    collector.run(&mut symbols);
+                    *SYMBOLS.lock().unwrap_or_else(PoisonError::into_inner) = Some(symbols);
                 }
             })
             .map_err(SamplerError::Thread)?;
@@ -218,6 +239,14 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Keeps this thread from taking the CPU from one that works when it wakes: threads
+/// of a model wait for each other, so that it would hold up all of them.
+fn wait_for_others() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a struct that lives here. Where it is not permitted, nothing changes.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &param) };
 }
 
 /// Lets the next sampler start when this one is no more.

@@ -78,15 +78,21 @@ impl Symbols {
         symbols
     }
 
-    /// Looks for new modules, if an address lay outside of those that are known.
-    pub(crate) fn refresh(&mut self) {
+    /// Looks for new modules, if an address lay outside of those that are known
+    /// and the last look is a while ago.
+    pub(crate) fn refresh_if_stale(&mut self) {
         if self.is_stale && self.refreshed.elapsed() >= REFRESH {
-            self.is_stale = false;
-            self.refreshed = Instant::now();
-            if self.modules.refresh() {
-                self.unwinder = Unwinder::new(&self.modules);
-                self.known.clear();
-            }
+            self.refresh();
+        }
+    }
+
+    /// Looks for new modules.
+    pub(crate) fn refresh(&mut self) {
+        self.is_stale = false;
+        self.refreshed = Instant::now();
+        if self.modules.refresh() {
+            self.unwinder = Unwinder::new(&self.modules);
+            self.known.clear();
         }
     }
 

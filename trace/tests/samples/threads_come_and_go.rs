@@ -21,7 +21,7 @@ fn threads_that_start_and_end_meanwhile_are_sampled() {
     let mut seen = BTreeSet::new();
     for _ in 0..12 {
         let threads: Vec<_> = (0..2)
-            .map(|_| std::thread::spawn(|| burn_for(Duration::from_millis(150))))
+            .map(|_| std::thread::spawn(|| burn_for(Duration::from_millis(250))))
             .collect();
         seen.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
     }

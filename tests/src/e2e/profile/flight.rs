@@ -11,6 +11,8 @@ use nano_trace::check::{OpenSlices, Report};
 use nano_trace::{Event, TraceFileName};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -153,6 +155,38 @@ fn a_slow_request_among_a_thousand_fires_its_rule_once_and_the_dump_explains_it(
     let whole = tracked.find(|slice| slice.event == Some(Event::Request));
     let whole = whole.expect("the request");
     assert!(longest.end < Some(slow.time) && longest.begin > whole.begin);
+}
+
+#[test]
+fn a_client_that_gives_up_has_waited_for_its_token() {
+    const ITS_PATIENCE: Duration = Duration::from_millis(600);
+    let dir = dir();
+    let server = flight(ServerOptions::mock(0), dir.path())
+        .env("NANO_MOCK_SLOW_STEP", "1")
+        .env("NANO_MOCK_SLOW_MS", "2000")
+        .env("NANO_PROFILER_TRIGGER", "ttft_ms>300")
+        .start();
+    let body = long_completion(10).to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: nano\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let address = server.base_url().strip_prefix("http://").expect("a URL");
+    let mut client = TcpStream::connect(address).expect("it listens");
+    client.write_all(request.as_bytes()).expect("it reads");
+    std::thread::sleep(ITS_PATIENCE);
+    drop(client);
+    let session = wait_for_dump(&server, "rule");
+    let report = judge_session(dir.path(), &session, 3);
+    let value: f64 = fact(&report, "value_ms")[0].parse().expect("a number");
+    assert!((300.0..2000.0).contains(&value), "{value}");
+    let timeline = &report.timeline;
+    let mut instants = timeline.instants.iter();
+    let slow = instants.find(|instant| instant.event == Some(Event::SlowRequest));
+    let slow = slow.expect("the moment");
+    let mut tracked = timeline.slices.iter().filter(|s| s.track == slow.track);
+    let whole = tracked.find(|slice| slice.event == Some(Event::Request));
+    let whole = whole.expect("the request's track");
+    let id = whole.arg("request_id").and_then(|arg| arg.text());
+    assert_eq!(id, Some(fact(&report, "request_id")[0]));
 }
 
 #[test]
