@@ -76,7 +76,7 @@ impl Kind {
         Kind {
             wishes: json!({"sample_hz": hz}),
             interval: Duration::from_secs(4),
-            narrow: 0.01,
+            narrow: 0.015,
             ratio_bar: 0.97,
             cpu_bar: None,
         }
