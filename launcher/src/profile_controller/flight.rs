@@ -472,17 +472,21 @@ fn statuses(dumped: &Dumped) -> impl Iterator<Item = &SessionStatus> {
 pub fn told(dumped: &Dumped) -> String {
     let mut files: u64 = 0;
     let mut bytes = 0;
-    let mut failed = String::new();
+    let mut lacking = String::new();
     for status in statuses(dumped) {
         match &status.state {
             SessionState::Failed(why) => {
-                failed.push_str(&format!("; {}: {why}", status.file.display()));
+                lacking.push_str(&format!("; {}: {why}", status.file.display()));
             }
-            _ => {
+            state => {
                 files += 1;
                 bytes += status.bytes;
+                if *state == SessionState::Capped {
+                    let file = status.file.display();
+                    lacking.push_str(&format!("; {file} lacks the begin, beyond its cap"));
+                }
             }
         }
     }
-    format!("{files} files, {bytes} bytes{failed}")
+    format!("{files} files, {bytes} bytes{lacking}")
 }

@@ -4,9 +4,10 @@ use crate::choice::Choice;
 use nano_trace::{
     check::{OpenSlices, Report, check},
     merge::MergeError,
-    selection::Wanted,
+    read::Source,
+    selection::{Selection, SessionOfRun, Wanted},
 };
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
@@ -26,21 +27,46 @@ impl Check {
             true => OpenSlices::Any,
             false => OpenSlices::Of(self.killed),
         };
-        let sources = self.choice.sources(Wanted::NewestRun)?;
+        let selection = self.choice.select(Wanted::NewestRun)?;
         let mut is_clean = true;
-        for source in &sources {
-            let report = check(std::slice::from_ref(source), &open_slices)?;
-            is_clean &= tell(&source.to_string(), &report);
+        let mut judge = |what: &str, files: &[PathBuf]| -> Result<(), MergeError> {
+            let sources: Vec<Source> = files.iter().cloned().map(Source::File).collect();
+            is_clean &= tell(what, &check(&sources, &open_slices)?);
+            Ok(())
+        };
+        for file in &selection.files {
+            judge(&file.display().to_string(), std::slice::from_ref(file))?;
         }
-        if sources.len() > 1 {
-            let report = check(&sources, &open_slices)?;
-            is_clean &= tell("all together", &report);
+        for (what, files) in together(&selection) {
+            judge(&what, &files)?;
         }
         Ok(match is_clean {
             true => ExitCode::SUCCESS,
             false => ExitCode::from(crate::FAULTS),
         })
     }
+}
+
+/// Files that are one timeline: those of a session, and of the clients beside it.
+/// Sessions are not, since two of them may show the same moment.
+fn together(selection: &Selection) -> Vec<(String, Vec<PathBuf>)> {
+    let of_directories = selection.taken.iter().map(|session| session.files.len());
+    let is_all = of_directories.sum::<usize>() == selection.files.len();
+    let (clients, servers): (Vec<_>, Vec<_>) = selection
+        .taken
+        .iter()
+        .partition(|session| session.is_client);
+    if !is_all || servers.len() < 2 {
+        let is_one = selection.files.len() < 2;
+        let all = ("all together".to_owned(), selection.files.clone());
+        return if is_one { Vec::new() } else { vec![all] };
+    }
+    let with_clients = |server: &&SessionOfRun| {
+        let sessions = std::iter::once(*server).chain(clients.iter().copied());
+        let files = sessions.flat_map(|session| session.files.iter().cloned());
+        (server.to_string(), files.collect())
+    };
+    servers.iter().map(with_clients).collect()
 }
 
 fn tell(what: &str, report: &Report) -> bool {

@@ -132,7 +132,11 @@ fn describe(path: &Path, report: &Report) -> String {
     line("instants", timeline.instants.len().to_string());
     line("counters", format!("{} values", timeline.counters.len()));
     if !timeline.samples.is_empty() {
-        line("samples", timeline.samples.len().to_string());
+        let lost = timeline.lost_samples;
+        line(
+            "samples",
+            format!("{}, {lost} lost", timeline.samples.len()),
+        );
     }
     line("flows", timeline.flows.len().to_string());
     let requests = timeline.slices_of(Event::Request).count();
@@ -148,13 +152,6 @@ fn describe(path: &Path, report: &Report) -> String {
         line("requests", format!("{requests}{clipped}"));
     }
     line("drops", timeline.dropped.to_string());
-    if !timeline.samples.is_empty() {
-        let lost = timeline.lost_samples;
-        line(
-            "samples",
-            format!("{}, {lost} lost", timeline.samples.len()),
-        );
-    }
     let violations: usize = report.violations.counts().values().sum();
     if violations > 0 {
         line(

@@ -58,13 +58,12 @@ pub(super) fn whole(timeline: &Timeline) -> String {
 }
 
 fn title(request: &TimelineSlice) -> String {
-    let number = |name| request.arg(name).and_then(ArgValue::uint).unwrap_or(0);
-    let mut title = format!(
-        "{}: {} prompt tokens, {} output tokens",
-        request_id(request),
-        number("prompt_tokens"),
-        number("output_tokens")
-    );
+    let number = |name| request.arg(name).and_then(ArgValue::uint);
+    let mut title = request_id(request).to_owned();
+    // Its end says how many there were.
+    if let (Some(prompt), Some(output)) = (number("prompt_tokens"), number("output_tokens")) {
+        title += &format!(": {prompt} prompt tokens, {output} output tokens");
+    }
     if let Some(duration) = request.duration() {
         title += &format!(", {}", time(duration));
     }

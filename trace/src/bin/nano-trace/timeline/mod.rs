@@ -19,7 +19,7 @@ use std::{fs, path::PathBuf, process::ExitCode};
 pub(crate) struct TimelineArgs {
     #[command(flatten)]
     choice: Choice,
-    /// The request's id, or a part of it; the first answered request if absent
+    /// The request's id, or a part of it; if absent, the one that a rule fired for, or else the first answered one
     #[arg(long, value_name = "ID")]
     request: Option<String>,
     /// All requests and threads of the session, instead of one request
@@ -37,7 +37,7 @@ pub(crate) enum TimelineError {
     Read(#[from] MergeError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    #[error("no request that was answered in these traces; --whole draws what there is")]
+    #[error("no request was answered in these traces; --request ID draws another one, --whole all")]
     NoRequest,
     #[error("no request whose id has {wanted:?} in it; there are {there}")]
     UnknownRequest { wanted: String, there: String },
@@ -70,9 +70,12 @@ fn find_request(timeline: &Timeline, wanted: Option<&str>) -> Result<usize, Time
     let mut requests = timeline.slices_of(Event::Request);
     let found = match wanted {
         Some(wanted) => requests.find(|(_, request)| request_id(request).contains(wanted)),
-        None => requests.find(|(_, request)| {
-            let reason = request.arg("finish_reason").and_then(ArgValue::text);
-            matches!(reason, Some("stop" | "length"))
+        None => requests.find(|(_, request)| match fired_for(timeline) {
+            Some(id) => request_id(request) == id,
+            None => {
+                let reason = request.arg("finish_reason").and_then(ArgValue::text);
+                matches!(reason, Some("stop" | "length"))
+            }
         }),
     };
     match (found, wanted) {
@@ -91,6 +94,13 @@ fn find_request(timeline: &Timeline, wanted: Option<&str>) -> Result<usize, Time
             })
         }
     }
+}
+
+/// The request whose slowness a dump of the flight recorder is about.
+fn fired_for(timeline: &Timeline) -> Option<&str> {
+    let mut facts = timeline.facts.iter();
+    let fact = facts.find(|(key, _)| key == "request_id")?;
+    Some(&fact.1)
 }
 
 fn request_id(request: &TimelineSlice) -> &str {
