@@ -63,8 +63,10 @@ impl<'s, S: Sink> Collector<'s, S> {
             self.follow_rate();
             if looked.elapsed() >= INTERVAL {
                 looked = Instant::now();
-                // The first look worked; later ones do what they can.
-                let _ = self.look_for_threads();
+                if !self.has_all_threads() {
+                    // The first look worked; later ones do what they can.
+                    let _ = self.look_for_threads();
+                }
             }
         }
         let mut threads = std::mem::take(&mut self.threads);
@@ -89,6 +91,15 @@ impl<'s, S: Sink> Collector<'s, S> {
         for thread in self.threads.values() {
             thread.set_rate(rate);
         }
+    }
+
+    /// A look would find nothing new: all threads have timers and settled names,
+    /// those that are known exist, and no others do.
+    fn has_all_threads(&self) -> bool {
+        self.refused.is_empty()
+            && threads::count().is_ok_and(|count| count == self.threads.len() + 1)
+            && self.threads.values().all(|thread| thread.is_named)
+            && self.threads.keys().all(|&tid| threads::exists(tid))
     }
 
     /// Gives timers to new threads, and takes the slots of those that are gone.

@@ -28,7 +28,9 @@ pub struct SampleEncoder {
     /// By a module's first address.
     mappings: Iids<u64>,
     frames: Iids<Line>,
-    callstacks: Iids<Box<[u64]>>,
+    /// By where their frames lie in memory.
+    places: HashMap<usize, Place>,
+    callstacks: HashMap<Box<[u64]>, u64>,
     /// Threads by number, with the name that was told.
     threads: HashMap<u32, Arc<str>>,
     callstack: Vec<u64>,
@@ -36,6 +38,15 @@ pub struct SampleEncoder {
 
 /// A line of a function: its name, its file and line, its module's first address.
 type Line = (Arc<str>, Option<Arc<str>>, u32, Option<u64>);
+
+/// A place that was told: most samples are of the same ones.
+#[derive(Debug)]
+struct Place {
+    /// Kept, so that no other place comes to lie where it does.
+    _frames: Arc<[Frame]>,
+    /// The outermost first.
+    iids: Box<[u64]>,
+}
 
 /// The tables of texts that samples name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +73,8 @@ impl SampleEncoder {
             texts: Iids::default(),
             mappings: Iids::default(),
             frames: Iids::default(),
-            callstacks: Iids::default(),
+            places: HashMap::new(),
+            callstacks: HashMap::new(),
             threads: HashMap::new(),
             callstack: Vec::new(),
         }
@@ -72,6 +84,7 @@ impl SampleEncoder {
     pub fn encode(&mut self, sample: &Sample<'_>, out: &mut Vec<u8>) {
         let is_much = self.callstacks.len() >= MAX_CALLSTACKS
             || self.frames.len() >= MAX_FRAMES
+            || self.places.len() >= MAX_FRAMES
             || self.threads.len() >= MAX_THREADS;
         if is_much {
             self.clear();
@@ -109,7 +122,8 @@ impl SampleEncoder {
         self.texts = Iids::default();
         self.mappings = Iids::default();
         self.frames = Iids::default();
-        self.callstacks = Iids::default();
+        self.places.clear();
+        self.callstacks.clear();
         self.threads.clear();
     }
 
@@ -168,19 +182,33 @@ impl SampleEncoder {
         let mut stack = std::mem::take(&mut self.callstack);
         stack.clear();
         for place in sample.stack.iter().rev() {
-            for frame in place.iter().rev() {
-                stack.push(self.frame(frame, told));
-            }
+            stack.extend_from_slice(self.place(place, told));
         }
-        let (iid, is_new) = self.callstacks.iid(stack.as_slice().into());
-        if is_new {
+        let next = self.callstacks.len() as u64 + 1;
+        let known = self.callstacks.get(stack.as_slice()).copied();
+        if known.is_none() {
+            self.callstacks.insert(stack.as_slice().into(), next);
             told.callstacks.push(proto::Callstack {
-                iid: Some(iid),
+                iid: Some(next),
                 frame_ids: stack.clone(),
             });
         }
         self.callstack = stack;
-        iid
+        known.unwrap_or(next)
+    }
+
+    /// The frames of a place, the outermost first.
+    fn place(&mut self, place: &Arc<[Frame]>, told: &mut InternedData) -> &[u64] {
+        let key = place.as_ptr() as usize;
+        if !self.places.contains_key(&key) {
+            let frames = place.iter().rev();
+            let told = Place {
+                _frames: Arc::clone(place),
+                iids: frames.map(|frame| self.frame(frame, told)).collect(),
+            };
+            self.places.insert(key, told);
+        }
+        &self.places[&key].iids
     }
 
     fn frame(&mut self, frame: &Frame, told: &mut InternedData) -> u64 {
