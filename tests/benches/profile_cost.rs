@@ -17,7 +17,9 @@
 //! `--flight`: what the flight recorder costs, which a server has or has not from
 //! its start on. So there are two servers, one with it and one that records
 //! nothing, each with that load; every two seconds one is stopped (SIGSTOP) and
-//! the other one goes on.
+//! the other one goes on. Two servers differ, by where their memory came to lie,
+//! from start to start: after some comparisons another pair is started, in the
+//! other order, and the mean of a pair is one observation.
 //!
 //! The recorder's own CPU time is that of its threads, and of the events at the
 //! cost that the bench `recorder` finds. With samples, the threads' part is what
@@ -46,6 +48,8 @@ const LENGTH: u64 = 160;
 const NS_PER_EVENT: f64 = 40.0;
 /// Before the first comparison.
 const WARM_UP: Duration = Duration::from_secs(5);
+/// Of one pair of servers.
+const COMPARISONS_OF_PAIR: usize = 12;
 
 /// What is recorded, and what it may cost.
 struct Kind {
@@ -108,8 +112,8 @@ fn main() -> ExitCode {
             .start()
     };
     let outcome = if args.iter().any(|arg| arg == "--flight") {
-        let plain = ServerOptions::real(&model).start();
-        compare_flight(&in_mode("flight"), &plain, &kind, limit)
+        let plain = || ServerOptions::real(&model).start();
+        compare_flight(|| in_mode("flight"), plain, &kind, limit)
     } else {
         compare(&in_mode("manual"), &kind, limit)
     };
@@ -126,8 +130,10 @@ type Halves = [f64; 2];
 /// What was found.
 #[derive(Default)]
 struct Outcome {
-    /// Of each recording the logarithm of the rate, by that right before and after.
+    /// Observations: of a recording, or of a pair of servers, the logarithm of the
+    /// rate by that without.
     log_ratios: Vec<f64>,
+    comparisons: u64,
     /// Rates while recording, and of the others.
     rates: [Vec<f64>; 2],
     events: u64,
@@ -166,23 +172,24 @@ impl Outcome {
         Ratio { mean, low, high }
     }
 
-    /// What was recorded in lies between two intervals in which was not.
-    fn add(&mut self, before: Halves, on: Halves, after: Halves) {
+    /// What was recorded in lies between two intervals in which was not. Gives the
+    /// logarithm of their ratio.
+    fn compare(&mut self, before: Halves, on: Halves, after: Halves) -> f64 {
         let [begun, ended] = [on[0] / before[1], on[1] / after[0]];
-        let log_ratio = f64::midpoint(begun.ln(), ended.ln());
-        self.log_ratios.push(log_ratio);
+        self.comparisons += 1;
         self.rates[0].extend(on);
         self.rates[1].extend(after);
-        let ratio = self.ratio();
         println!(
-            "{:.1} {:.1} recorded, then {:.1} {:.1} not; so far {:.4} +- {:.4}",
-            on[0],
-            on[1],
-            after[0],
-            after[1],
-            ratio.mean,
-            ratio.half()
+            "{:.1} {:.1} recorded, then {:.1} {:.1} not",
+            on[0], on[1], after[0], after[1],
         );
+        f64::midpoint(begun.ln(), ended.ln())
+    }
+
+    fn observe(&mut self, log_ratio: f64) {
+        self.log_ratios.push(log_ratio);
+        let ratio = self.ratio();
+        println!("so far {:.4} +- {:.4}", ratio.mean, ratio.half());
     }
 
     fn is_narrow(&self, kind: &Kind) -> bool {
@@ -206,7 +213,8 @@ impl Outcome {
             .map(|rates| rates.iter().sum::<f64>() / rates.len() as f64);
         let met = |holds| if holds { "met:   " } else { "MISSED:" };
         println!(
-            "{STREAMS} streams, {} comparisons: {on:.1} tokens/s recorded, {off:.1} not; {} events, {} dropped",
+            "{STREAMS} streams, {} comparisons, {} observations: {on:.1} tokens/s recorded, {off:.1} not; {} events, {} dropped",
+            self.comparisons,
             self.log_ratios.len(),
             self.events,
             self.drops
@@ -314,7 +322,8 @@ fn toggle(server: &Server, kind: &Kind, limit: Duration, tokens: &Receiver<Token
             outcome.drops += process["drops"].as_u64().expect("a number");
         }
         let off = nothing_done(&mut streams);
-        outcome.add(before, on, off);
+        let log_ratio = outcome.compare(before, on, off);
+        outcome.observe(log_ratio);
         if outcome.is_narrow(kind) {
             break;
         }
@@ -324,8 +333,32 @@ fn toggle(server: &Server, kind: &Kind, limit: Duration, tokens: &Receiver<Token
     outcome
 }
 
-/// One server keeps its last seconds, the other one records nothing.
-fn compare_flight(with: &Server, without: &Server, kind: &Kind, limit: Duration) -> Outcome {
+/// Pairs of servers, of which one keeps its last seconds, and the other one
+/// records nothing.
+fn compare_flight(
+    start_with: impl Fn() -> Server,
+    start_without: impl Fn() -> Server,
+    kind: &Kind,
+    limit: Duration,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    let end = Instant::now() + limit;
+    let mut is_first = true;
+    while Instant::now() < end && !outcome.is_narrow(kind) {
+        let (with, without) = if is_first {
+            let with = start_with();
+            (with, start_without())
+        } else {
+            let without = start_without();
+            (start_with(), without)
+        };
+        is_first = !is_first;
+        compare_pair(&with, &without, kind, end, &mut outcome);
+    }
+    outcome
+}
+
+fn compare_pair(with: &Server, without: &Server, kind: &Kind, end: Instant, outcome: &mut Outcome) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let [with, without] = [with, without].map(|server| {
@@ -342,12 +375,11 @@ fn compare_flight(with: &Server, without: &Server, kind: &Kind, limit: Duration)
                 interval,
             }
         });
-        let outcome = alternate(&with, &without, kind, limit);
+        alternate(&with, &without, end, outcome);
         is_over.store(true, Ordering::Relaxed);
         with.signal(Signal::SIGCONT);
         without.signal(Signal::SIGCONT);
-        outcome
-    })
+    });
 }
 
 /// A server with streams.
@@ -378,44 +410,40 @@ impl Loaded<'_> {
     }
 }
 
-fn alternate(with: &Loaded<'_>, without: &Loaded<'_>, kind: &Kind, limit: Duration) -> Outcome {
-    thread::sleep(WARM_UP.min(limit / 4));
+fn alternate(with: &Loaded<'_>, without: &Loaded<'_>, end: Instant, outcome: &mut Outcome) {
+    thread::sleep(WARM_UP.min(end.saturating_duration_since(Instant::now()) / 4));
     let programs = ["nano-frontend", "nano-core", "nano-worker"];
     let processes = programs.map(|name| with.server.process(name));
     with.signal(Signal::SIGSTOP);
     without.signal(Signal::SIGSTOP);
-    let mut outcome = Outcome::default();
-    let begun = Instant::now();
-    let mut gaps = [Duration::ZERO; 2];
-    let mut before = without.rates(&mut gaps[1]);
-    while begun.elapsed() < limit {
+    let mut log_ratios = Vec::new();
+    let mut before = without.rates(&mut outcome.gaps[1]);
+    while log_ratios.len() < COMPARISONS_OF_PAIR && Instant::now() < end {
         let cpu_before = Cpu::of(&processes);
-        let on = with.rates(&mut gaps[0]);
+        let on = with.rates(&mut outcome.gaps[0]);
         let cpu_after = Cpu::of(&processes);
         outcome.recorder.recorder_threads +=
             cpu_after.recorder_threads - cpu_before.recorder_threads;
         outcome.recorder.processes += cpu_after.processes - cpu_before.processes;
-        let off = without.rates(&mut gaps[1]);
-        outcome.add(before, on, off);
-        if outcome.is_narrow(kind) {
-            break;
-        }
+        let off = without.rates(&mut outcome.gaps[1]);
+        log_ratios.push(outcome.compare(before, on, off));
         before = off;
     }
     // So much is recorded in each interval.
-    with.rates(&mut gaps[0]);
+    with.rates(&mut outcome.gaps[0]);
     with.signal(Signal::SIGCONT);
     let url = format!("{}/profile/dump", with.server.base_url());
     let (status, dumped) =
-        post(&url, &json!({"seconds": kind.interval.as_secs()})).expect("answered");
+        post(&url, &json!({"seconds": with.interval.as_secs()})).expect("answered");
     assert_eq!(status, 200, "{dumped}");
     for process in dumped["processes"].as_array().expect("processes") {
-        let intervals = outcome.log_ratios.len() as u64;
+        let intervals = log_ratios.len() as u64;
         outcome.events += intervals * process["events"].as_u64().expect("a number");
         outcome.drops += process["drops"].as_u64().expect("a number");
     }
-    outcome.gaps = gaps;
-    outcome
+    if !log_ratios.is_empty() {
+        outcome.observe(log_ratios.iter().sum::<f64>() / log_ratios.len() as f64);
+    }
 }
 
 /// All streams' tokens, as they come.
