@@ -23,7 +23,8 @@ pub use scan::FileSummary;
 
 use crate::{
     Event,
-    read::Source,
+    merge::MergeError,
+    read::{Source, Tail},
     timeline::{ArgValue, Timeline, Track, TrackOf},
 };
 use intervals::Intervals;
@@ -140,6 +141,19 @@ fn told_at_end(timeline: &Timeline, what: &str) -> u64 {
 }
 
 impl Report {
+    /// # Errors
+    /// The first of its files that is no trace at all.
+    pub fn only_traces(&self) -> Result<(), MergeError> {
+        let broken = |file: &FileSummary| match (file.packets, &file.tail) {
+            (0, Tail::Broken { why, .. }) => Some(MergeError::NotATrace {
+                file: file.source.to_string(),
+                why: why.clone(),
+            }),
+            _ => None,
+        };
+        self.files.iter().find_map(broken).map_or(Ok(()), Err)
+    }
+
     /// One line a violation: file, packet and byte, rule, what is there; and
     /// one for those left out.
     pub fn lines(&self) -> Vec<String> {

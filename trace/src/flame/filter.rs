@@ -29,9 +29,14 @@ pub enum FilterError {
         "no stack samples in these traces; they are recorded with NANO_PROFILER_SAMPLE_HZ=99 or by a session with activities [\"samples\"]"
     )]
     NoSamples,
-    /// The filters leave none.
-    #[error("none of the {0} stack samples in these traces is what was asked for")]
-    NothingLeft(usize),
+    /// A filter leaves none of those that the filters before it left.
+    #[error("no stack samples {missed}; there are {there}")]
+    NothingLeft {
+        /// What was asked for.
+        missed: String,
+        /// What there is.
+        there: String,
+    },
     /// A name that no slice has.
     #[error("no slice {name:?} in these traces; there are {there}")]
     UnknownSlice {
@@ -45,6 +50,8 @@ pub enum FilterError {
 /// A filter, with the times that its slices take.
 pub(super) struct Selection<'f> {
     filter: &'f Filter,
+    /// Of the trace.
+    begin: u64,
     from: u64,
     to: u64,
     inside: Option<HashMap<(i32, i64), Times>>,
@@ -59,6 +66,7 @@ impl Filter {
         let during = self.during.as_deref();
         Ok(Selection {
             filter: self,
+            begin,
             from: self.from.map_or(0, moment),
             to: self.to.map_or(u64::MAX, moment),
             inside: inside.map(|name| by_thread(timeline, name)).transpose()?,
@@ -67,8 +75,19 @@ impl Filter {
     }
 }
 
+/// What a sample lacks first, in the order in which filters are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lack {
+    Process,
+    Thread,
+    Time,
+    Inside,
+    During,
+}
+
 impl Selection<'_> {
-    pub(super) fn contains(&self, sample: &CpuSample, process: &str, thread: &str) -> bool {
+    /// `None`: the sample counts.
+    pub(super) fn lack(&self, sample: &CpuSample, process: &str, thread: &str) -> Option<Lack> {
         let is_part = |wanted: &Option<String>, name: &str| {
             wanted
                 .as_ref()
@@ -78,14 +97,46 @@ impl Selection<'_> {
             let times = threads.get(&(sample.pid, sample.tid));
             times.is_some_and(|times| times.contain(sample.time))
         };
-        is_part(&self.filter.process, process)
-            && is_part(&self.filter.thread, thread)
-            && (self.from..self.to).contains(&sample.time)
-            && self.inside.as_ref().is_none_or(of_thread)
-            && self
-                .during
-                .as_ref()
-                .is_none_or(|times| times.contain(sample.time))
+        let during = self.during.as_ref();
+        let has = [
+            (Lack::Process, is_part(&self.filter.process, process)),
+            (Lack::Thread, is_part(&self.filter.thread, thread)),
+            (Lack::Time, (self.from..self.to).contains(&sample.time)),
+            (Lack::Inside, self.inside.as_ref().is_none_or(of_thread)),
+            (
+                Lack::During,
+                during.is_none_or(|times| times.contain(sample.time)),
+            ),
+        ];
+        has.into_iter().find(|(_, has)| !has).map(|(lack, _)| lack)
+    }
+
+    /// What a filter wanted that left nothing.
+    pub(super) fn wanted(&self, lack: Lack) -> String {
+        let Filter {
+            process,
+            thread,
+            from,
+            to,
+            inside,
+            during,
+        } = self.filter;
+        let name = |name: &Option<String>| format!("{:?}", name.as_deref().unwrap_or_default());
+        match lack {
+            Lack::Process => format!("of a process with {} in its name", name(process)),
+            Lack::Thread => format!("of a thread with {} in its name", name(thread)),
+            Lack::Time => {
+                let to = to.map_or_else(|| "the end".to_owned(), |to| format!("{to} s"));
+                format!("from {} s to {to}", from.unwrap_or(0.0))
+            }
+            Lack::Inside => format!("of a thread inside {}", name(inside)),
+            Lack::During => format!("while {} runs", name(during)),
+        }
+    }
+
+    /// A moment, in seconds as filters have them.
+    pub(super) fn seconds(&self, time: u64) -> f64 {
+        time.saturating_sub(self.begin) as f64 / 1e9
     }
 }
 

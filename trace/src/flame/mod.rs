@@ -6,7 +6,8 @@ mod filter;
 pub use filter::{Filter, FilterError};
 
 use crate::timeline::{CpuSample, Timeline, TrackOf};
-use std::collections::{BTreeMap, HashMap};
+use filter::{Lack, Selection};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// CPU time in nanoseconds by stack: process, thread and functions, the
 /// outermost first, joined by semicolons.
@@ -14,9 +15,11 @@ pub fn folded(timeline: &Timeline, filter: &Filter) -> Result<BTreeMap<String, u
     let names = Names::of(timeline);
     let selection = filter.resolve(timeline)?;
     let mut folded = BTreeMap::new();
+    let mut last_lack = None;
     for sample in &timeline.samples {
         let (process, thread) = names.of_sample(sample);
-        if !selection.contains(sample, process, thread) {
+        if let Some(lack) = selection.lack(sample, process, thread) {
+            last_lack = last_lack.max(Some(lack));
             continue;
         }
         let mut stack = format!("{};{}", part(process), part(thread));
@@ -30,11 +33,40 @@ pub fn folded(timeline: &Timeline, filter: &Filter) -> Result<BTreeMap<String, u
         let weight: &mut u64 = folded.entry(stack).or_default();
         *weight = weight.saturating_add(sample.weight);
     }
-    match folded.is_empty() {
-        true if timeline.samples.is_empty() => Err(FilterError::NoSamples),
-        true => Err(FilterError::NothingLeft(timeline.samples.len())),
-        false => Ok(folded),
+    match last_lack {
+        _ if !folded.is_empty() => Ok(folded),
+        None => Err(FilterError::NoSamples),
+        Some(lack) => Err(nothing_left(&timeline.samples, &names, &selection, lack)),
     }
+}
+
+/// The filter that no sample got beyond, and what there is of what it asks for.
+fn nothing_left(
+    samples: &[CpuSample],
+    names: &Names<'_>,
+    selection: &Selection<'_>,
+    lack: Lack,
+) -> FilterError {
+    // Those that the filters before it left.
+    let left = samples.iter().filter(|sample| {
+        let (process, thread) = names.of_sample(sample);
+        selection.lack(sample, process, thread) == Some(lack)
+    });
+    let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+    let there = match lack {
+        Lack::Process => list(left.map(|sample| names.of_sample(sample).0).collect()),
+        Lack::Thread => list(left.map(|sample| names.of_sample(sample).1).collect()),
+        Lack::Time => {
+            let seconds = left.map(|sample| selection.seconds(sample.time));
+            let (first, last) = seconds.fold((f64::INFINITY, 0.0_f64), |(first, last), at| {
+                (first.min(at), last.max(at))
+            });
+            format!("some from {first} s to {last} s")
+        }
+        Lack::Inside | Lack::During => format!("others ({})", left.count()),
+    };
+    let missed = selection.wanted(lack);
+    FilterError::NothingLeft { missed, there }
 }
 
 /// Semicolons part functions, and the ends of lines stacks.

@@ -49,6 +49,20 @@ pub enum Tail {
     },
 }
 
+impl Tail {
+    /// What is lost by reading whole packets only, in words.
+    pub fn loss(&self) -> Option<String> {
+        match self {
+            Tail::Whole => None,
+            Tail::Cut { offset } => Some(format!("cut packet at byte {offset} left out")),
+            Tail::Zeros { offset } => Some(format!("zeros from byte {offset} on left out")),
+            Tail::Broken { offset, why } => Some(format!(
+                "left out what follows byte {offset}, which is no packet: {why}"
+            )),
+        }
+    }
+}
+
 /// Reads packets until the first place that is none. Holds one packet at a time.
 pub struct PacketReader<R> {
     input: R,

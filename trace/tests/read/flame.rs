@@ -120,15 +120,52 @@ fn what_leaves_nothing_says_why() {
     let none = check(&good_trace().sources(), &OpenSlices::None).unwrap();
     let error = refused(&none.timeline, Filter::default());
     assert_eq!(error, FilterError::NoSamples);
-    let thread = Some("nobody".to_owned());
-    let error = refused(
-        &timeline(),
-        Filter {
-            thread,
-            ..Default::default()
-        },
-    );
-    assert_eq!(error, FilterError::NothingLeft(4));
+    // The first filter that leaves nothing, and what it could have left.
+    let some = |name: &str| Some(name.to_owned());
+    for (filter, expected) in [
+        (
+            Filter {
+                process: some("Worker"),
+                thread: some("pool"),
+                ..Default::default()
+            },
+            "no stack samples of a process with \"Worker\" in its name; there are nano-core, nano-worker",
+        ),
+        (
+            Filter {
+                process: some("worker"),
+                thread: some("core"),
+                ..Default::default()
+            },
+            "no stack samples of a thread with \"core\" in its name; there are pool, worker",
+        ),
+        (
+            Filter {
+                thread: some("pool"),
+                to: Some(0.0001),
+                ..Default::default()
+            },
+            "no stack samples from 0 s to 0.0001 s; there are some from 0.00052 s to 0.00052 s",
+        ),
+        (
+            Filter {
+                thread: some("pool"),
+                inside: some("forward"),
+                ..Default::default()
+            },
+            "no stack samples of a thread inside \"forward\"; there are others (1)",
+        ),
+        (
+            Filter {
+                to: Some(0.0003),
+                during: some("forward"),
+                ..Default::default()
+            },
+            "no stack samples while \"forward\" runs; there are others (1)",
+        ),
+    ] {
+        assert_eq!(refused(&timeline(), filter).to_string(), expected);
+    }
     let inside = Some("fly".to_owned());
     let error = refused(
         &timeline(),
@@ -173,6 +210,19 @@ fn the_tool_draws_and_folds() {
     let (_dir, output) = flame(&["-o", "-", "--folded", "--thread", "core"]);
     let expected = "nano-core;core;main;[u8, 4]::rest 2000\nnano-core;core;main;plan 1000\n";
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+
+    for (args, expected) in [
+        (
+            ["--from", "abc"],
+            "'--from <SECONDS>': must be seconds after",
+        ),
+        (["--to", "-1"], "'--to <SECONDS>': must be seconds after"),
+    ] {
+        let (_dir, output) = flame(&[&["-o", "out.svg"], &args[..]].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
 
     let (_dir, output) = flame(&["-o", "out.svg", "--while", "fly"]);
     assert_eq!(output.status.code(), Some(2));

@@ -90,6 +90,7 @@ fn check_fails_and_tells_the_rule() {
     assert!(text.contains("auto.core.k3x9-1.pftrace: packet"), "{text}");
     assert!(text.contains("tail-cut"), "{text}");
     assert!(text.contains("slice-open"), "{text}");
+    assert!(!text.contains("--allow-open"), "not that alone: {text}");
     let killed = nano_trace(dir.path(), &["check", ".", "--killed", "12"]);
     assert_eq!(killed.status.code(), Some(1));
     assert!(!out(&killed).contains("slice-open"), "{}", out(&killed));
@@ -282,6 +283,52 @@ fn timeline_draws_slices_and_arrows() {
     assert_eq!(svg.matches("url(#request)").count(), 7);
     assert_eq!(svg.matches("url(#step)").count(), 6);
     assert!(!svg.contains("NaN"));
+}
+
+#[test]
+fn what_is_no_trace_is_refused_and_what_is_cut_is_told() {
+    let dir = dir_of_good_trace();
+    fs::write(dir.path().join("notes.txt"), "no trace").unwrap();
+    let core = dir.path().join("auto.core.k3x9-1.pftrace");
+    let mut bytes = fs::read(&core).unwrap();
+    bytes.pop();
+    fs::write(&core, bytes).unwrap();
+    for args in [
+        &["info", "auto.frontend.k3x9-1.pftrace", "notes.txt"][..],
+        &["flame", ".", "notes.txt", "-o", "x.svg"],
+        &["timeline", ".", "notes.txt", "-o", "x.svg"],
+    ] {
+        let output = nano_trace(dir.path(), args);
+        let (text, shown) = (err(&output), out(&output));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+        assert!(text.contains("notes.txt: not a Perfetto trace"), "{text}");
+        // Others are told all the same.
+        assert_eq!(shown.contains("requests   1"), args[0] == "info", "{shown}");
+        assert!(!dir.path().join("x.svg").exists());
+    }
+    let drawn = nano_trace(dir.path(), &["timeline", ".", "-o", "x.svg"]);
+    assert_eq!(drawn.status.code(), Some(0));
+    let text = err(&drawn);
+    assert!(
+        text.contains("auto.core.k3x9-1.pftrace: cut packet"),
+        "{text}"
+    );
+}
+
+#[test]
+fn of_many_sessions_the_newest_are_named() {
+    let dir = dir_of_good_trace();
+    for session in 0..40 {
+        let from = dir.path().join("auto.core.k3x9-1.pftrace");
+        let to = format!("s{session}.core.k3x9-1.pftrace");
+        fs::copy(from, dir.path().join(to)).unwrap();
+    }
+    let merged = nano_trace(dir.path(), &["merge", ".", "-o", "m"]);
+    let text = err(&merged);
+    let left_out = text.lines().find(|line| line.contains("left out")).unwrap();
+    assert!(left_out.contains("36 older ones, "), "{text}");
+    assert!(left_out.len() < 300, "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::choice::Choice;
 use nano_trace::{
-    check::{OpenSlices, Report, check},
+    check::{OpenSlices, Report, Rule, check},
     merge::MergeError,
     read::Source,
     selection::{Selection, SessionOfRun, Wanted},
@@ -87,5 +87,12 @@ fn tell(what: &str, report: &Report) -> bool {
         println!("{what}: {dropped} records were lost: what lacks its counterpart is not judged");
     }
     println!("{what}: {verdict} ({packets} packets, {slices} slices, {flows} flows)");
+    let open = report.violations.counts().get(&Rule::SliceOpen);
+    if open == Some(&violations) {
+        println!(
+            "{what}: slices are open where a process was killed or is still running; \
+             --allow-open lets them be"
+        );
+    }
     violations == 0
 }

@@ -27,10 +27,6 @@ impl Choice {
             (None, false) => without_flags,
         };
         let selection = select(&self.paths, &wanted)?;
-        let list = |sessions: &[SessionOfRun]| {
-            let names: Vec<String> = sessions.iter().map(ToString::to_string).collect();
-            names.join(", ")
-        };
         if !selection.left_out.is_empty() {
             eprintln!("nano-trace: took session {}", list(&selection.taken));
             eprintln!("nano-trace: left out {}", list(&selection.left_out));
@@ -42,6 +38,18 @@ impl Choice {
     pub(crate) fn sources(&self, without_flags: Wanted) -> Result<Vec<Source>, MergeError> {
         let files = self.select(without_flags)?.files;
         Ok(files.into_iter().map(Source::File).collect())
+    }
+}
+
+/// The newest by name, and how many there are before.
+fn list(sessions: &[SessionOfRun]) -> String {
+    /// A directory of a long life holds many.
+    const NAMED: usize = 4;
+    let (others, newest) = sessions.split_at(sessions.len().saturating_sub(NAMED));
+    let names: Vec<String> = newest.iter().map(ToString::to_string).collect();
+    match others.len() {
+        0 => names.join(", "),
+        others => format!("{others} older ones, {}", names.join(", ")),
     }
 }
 

@@ -1,9 +1,8 @@
 //! `nano-trace flame`: where CPU time went, as a picture or as text.
 
-use crate::choice::Choice;
+use crate::{choice::Choice, reading};
 use inferno::flamegraph::{self, color};
 use nano_trace::{
-    check::{OpenSlices, check},
     flame::{Filter, FilterError, folded},
     merge::MergeError,
     selection::Wanted,
@@ -33,10 +32,10 @@ pub(crate) struct Flame {
     #[arg(long, value_name = "NAME")]
     thread: Option<String>,
     /// Only from so many seconds after the trace's begin on
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     from: Option<f64>,
     /// Only until so many seconds after the trace's begin
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     to: Option<f64>,
     /// Only threads that are in a slice of this name
     #[arg(long, value_name = "SLICE")]
@@ -44,6 +43,12 @@ pub(crate) struct Flame {
     /// Only while anyone is in a slice of this name
     #[arg(long, value_name = "SLICE")]
     r#while: Option<String>,
+}
+
+fn seconds(text: &str) -> Result<f64, &'static str> {
+    let seconds = text.parse().ok();
+    let seconds = seconds.filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    seconds.ok_or("must be seconds after the trace's begin, such as 1.5")
 }
 
 /// Why there is no picture.
@@ -62,7 +67,7 @@ pub(crate) enum FlameError {
 impl Flame {
     pub(crate) fn run(self) -> Result<ExitCode, FlameError> {
         let sources = self.choice.sources(Wanted::Newest)?;
-        let timeline = check(&sources, &OpenSlices::Any)?.timeline;
+        let timeline = reading::timeline(&sources)?;
         let filter = Filter {
             process: self.process,
             thread: self.thread,

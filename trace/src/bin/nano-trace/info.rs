@@ -43,6 +43,9 @@ impl Info {
             }
             print!("{}", describe(path, report));
         }
+        for (_, report) in &reports {
+            report.only_traces()?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,6 +6,7 @@ mod flame;
 mod info;
 mod merge;
 mod open;
+mod reading;
 mod timeline;
 
 use clap::{Parser, Subcommand};

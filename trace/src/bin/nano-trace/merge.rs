@@ -3,7 +3,6 @@
 use crate::choice::{Choice, merged_name};
 use nano_trace::{
     merge::{MergeError, MergedFile, merge, merge_into},
-    read::Tail,
     selection::Wanted,
 };
 use std::{
@@ -52,14 +51,8 @@ impl Merge {
 
 fn tell(merged: &[MergedFile], output: impl Display, mut to: impl Write) -> io::Result<()> {
     for file in merged {
-        let note = match &file.tail {
-            Tail::Whole => String::new(),
-            Tail::Cut { offset } => format!("; cut packet at byte {offset} left out"),
-            Tail::Zeros { offset } => format!("; zeros from byte {offset} on left out"),
-            Tail::Broken { offset, why } => {
-                format!("; left out what follows byte {offset}, which is no packet: {why}")
-            }
-        };
+        let loss = file.tail.loss();
+        let note = loss.map_or_else(String::new, |loss| format!("; {loss}"));
         writeln!(to, "{}: {} packets{note}", file.source, file.packets)?;
     }
     let total: u64 = merged.iter().map(|file| file.bytes).sum();

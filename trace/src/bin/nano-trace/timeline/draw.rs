@@ -8,7 +8,7 @@ use super::{
     svg::Svg,
 };
 use nano_trace::Event;
-use nano_trace::timeline::{ArgValue, Hop, Through, Timeline, TimelineSlice, Track};
+use nano_trace::timeline::{ArgValue, Hop, Moment, Through, Timeline, TimelineSlice, Track};
 use std::collections::HashMap;
 
 const WIDTH: f64 = 1480.0;
@@ -137,7 +137,7 @@ fn overview(
     );
     svg.append(bars);
     ticks(svg, from, even_ticks(from, to), &axis, y + 2.0, None);
-    y + 18.0
+    alarms(svg, timeline, &rows, &axis, [top + 6.0, y + 18.0])
 }
 
 /// A slice of the overview, with its name if that fits.
@@ -245,8 +245,52 @@ impl Chart<'_> {
                 arrows(svg, timeline, hops, window, axis, &places);
             }
         }
-        y + 18.0
+        alarms(svg, timeline, &rows, axis, [chart_top, y + 18.0])
     }
+}
+
+/// Lines from top to bottom where something was called too slow, with what it was
+/// below them; returns where that ends.
+fn alarms(
+    svg: &mut Svg,
+    timeline: &Timeline,
+    rows: &[Row<'_>],
+    axis: &Axis,
+    [top, bottom]: [f64; 2],
+) -> f64 {
+    let alarms = rows.iter().flat_map(|row| &row.alarms);
+    let mut alarms: Vec<_> = alarms.map(|place| &timeline.instants[*place]).collect();
+    alarms.sort_by_key(|alarm| alarm.time);
+    // Where the next label has room.
+    let mut free = f64::NEG_INFINITY;
+    for alarm in &alarms {
+        let x = axis.x(alarm.time);
+        svg.line([x, top, x, bottom], "#cf222e", r#"stroke-dasharray="2 2""#);
+        let label = alarm_label(alarm);
+        let width = text_width(&label, 11.0);
+        let begin = x.min(WIDTH - RIGHT - width);
+        if begin > free {
+            svg.text(begin, bottom + 11.0, "alarm", "", &label);
+            free = begin + width + 12.0;
+        }
+    }
+    match alarms.is_empty() {
+        true => bottom,
+        false => bottom + 16.0,
+    }
+}
+
+/// What was too slow, by which rule.
+fn alarm_label(alarm: &Moment) -> String {
+    let micros = |name| alarm.arg(name).and_then(ArgValue::uint);
+    let rule = alarm.arg("rule").and_then(ArgValue::text);
+    let (Some(rule), Some(value), Some(limit)) = (rule, micros("value_us"), micros("limit_us"))
+    else {
+        return alarm.name.to_string();
+    };
+    let limit_ms = limit as f64 / 1e3;
+    let value = time(value.saturating_mul(1000));
+    format!("{}: {value}, {rule}>{limit_ms}", alarm.name)
 }
 
 fn stretched(timeline: &Timeline, rows: &[Row<'_>], (from, to): (u64, u64)) -> Axis {

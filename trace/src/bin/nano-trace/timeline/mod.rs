@@ -5,10 +5,9 @@ mod draw;
 mod rows;
 mod svg;
 
-use crate::choice::Choice;
+use crate::{choice::Choice, reading};
 use nano_trace::{
     Event,
-    check::{OpenSlices, check},
     merge::MergeError,
     selection::Wanted,
     timeline::{ArgValue, Timeline, TimelineSlice},
@@ -35,8 +34,6 @@ pub(crate) struct TimelineArgs {
 pub(crate) enum TimelineError {
     #[error(transparent)]
     Read(#[from] MergeError),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
     #[error("no request was answered in these traces; --request ID draws another one, --whole all")]
     NoRequest,
     #[error("no request whose id has {wanted:?} in it; there are {there}")]
@@ -48,7 +45,7 @@ pub(crate) enum TimelineError {
 impl TimelineArgs {
     pub(crate) fn run(self) -> Result<ExitCode, TimelineError> {
         let sources = self.choice.sources(Wanted::Newest)?;
-        let timeline = check(&sources, &OpenSlices::Any)?.timeline;
+        let timeline = reading::timeline(&sources)?;
         let picture = match self.whole {
             true => draw::whole(&timeline),
             false => {

@@ -11,6 +11,9 @@ pub(super) struct Row<'a> {
     pub(super) process: &'a Track,
     pub(super) label: String,
     pub(super) slices: Vec<usize>,
+    /// Moments at which something was called too slow, by their places in
+    /// [`Timeline::instants`].
+    pub(super) alarms: Vec<usize>,
     /// How many slices lie within each other.
     pub(super) depth: usize,
 }
@@ -100,6 +103,7 @@ pub(super) fn rows<'a>(
                 label: track.name.clone(),
                 depth: depths.max()?,
                 slices,
+                alarms: alarms(timeline, track.uuid, from, to),
             })
         }));
     }
@@ -126,6 +130,7 @@ pub(super) fn all(timeline: &Timeline, (from, to): (u64, u64)) -> Vec<Row<'_>> {
                 label: track.name.clone(),
                 depth: depths.max()?,
                 slices,
+                alarms: alarms(timeline, track.uuid, from, to),
             };
             Some((track, row))
         })
@@ -158,6 +163,17 @@ pub(super) fn slices(timeline: &Timeline, track: u64, from: u64, to: u64) -> Vec
     let all = timeline.slices.iter().enumerate();
     all.filter(|(_, slice)| slice.track == track)
         .filter(|(_, slice)| slice.begin < to && slice.end.is_none_or(|end| end > from))
+        .map(|(place, _)| place)
+        .collect()
+}
+
+/// The flight recorder's instants on a track, in the window.
+fn alarms(timeline: &Timeline, track: u64, from: u64, to: u64) -> Vec<usize> {
+    const ALARMS: [Event; 3] = [Event::SlowRequest, Event::SlowQueue, Event::SlowStep];
+    let all = timeline.instants.iter().enumerate();
+    all.filter(|(_, instant)| instant.track == track)
+        .filter(|(_, instant)| (from..=to).contains(&instant.time))
+        .filter(|(_, instant)| instant.event.is_some_and(|event| ALARMS.contains(&event)))
         .map(|(place, _)| place)
         .collect()
 }

@@ -11,7 +11,7 @@ pub(super) struct Svg {
 const STYLE: &str = "text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif; fill: #1f2328 } \
     .title { font-size: 17px; font-weight: 600 } .note { font-size: 12px; fill: #57606a } \
     .process { font-size: 12px; font-weight: 600 } .row { font-size: 11px; fill: #57606a } \
-    .name { font-size: 11px } .time { font-size: 9.5px; fill: #424a53 } .tick { font-size: 10px; fill: #57606a }";
+    .name { font-size: 11px } .alarm { font-size: 11px; font-weight: 600; fill: #cf222e } .time { font-size: 9.5px; fill: #424a53 } .tick { font-size: 10px; fill: #57606a }";
 
 /// Arrowheads: of the request's flow, and of a step's.
 const MARKERS: &str = r##"<marker id="request" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0.8L8 4L0 7.2Z" fill="#cf222e"/></marker><marker id="step" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto"><path d="M0 0.8L8 4L0 7.2Z" fill="#6e7781"/></marker>"##;
