@@ -4,6 +4,7 @@ use crate::api_error::ApiError;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::ops::RangeInclusive;
@@ -27,7 +28,13 @@ pub struct Fields<'a> {
 /// [`MAX_FIELDS`].
 #[derive(Debug)]
 // Keys are decoded, because an escape in a key is another way to write it.
-struct Values<'a>(HashMap<String, &'a RawValue>);
+struct Values<'a>(HashMap<String, Field<'a>>);
+
+#[derive(Debug)]
+struct Field<'a> {
+    value: &'a RawValue,
+    was_read: Cell<bool>,
+}
 
 impl<'de> Deserialize<'de> for Values<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -47,7 +54,8 @@ impl<'de> Visitor<'de> for ValuesVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Values<'de>, A::Error> {
         let mut values = HashMap::new();
         while let Some((name, value)) = map.next_entry()? {
-            values.insert(name, value);
+            let was_read = Cell::new(false);
+            values.insert(name, Field { value, was_read });
             if values.len() > MAX_FIELDS {
                 let reason = format!("it has more than {MAX_FIELDS} fields, the limit");
                 return Err(Error::custom(reason));
@@ -88,11 +96,18 @@ impl<'a> Fields<'a> {
     pub fn raw(&self, name: &str) -> Option<&'a RawValue> {
         #[cfg(test)]
         self.asked.borrow_mut().insert(name.to_owned());
-        self.values
-            .0
-            .get(name)
-            .copied()
-            .filter(|value| value.get() != "null")
+        let field = self.values.0.get(name)?;
+        field.was_read.set(true);
+        Some(field.value).filter(|value| value.get() != "null")
+    }
+
+    /// Names of fields that nobody has looked at, in alphabetical order.
+    pub fn unread(&self) -> Vec<&str> {
+        let fields = self.values.0.iter();
+        let unread = fields.filter(|(_, field)| !field.was_read.get());
+        let mut names: Vec<&str> = unread.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
     }
 
     /// The field as a `T`.

@@ -5,7 +5,7 @@ use nano_trace::SessionName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// What can be too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -212,8 +212,12 @@ pub struct FlightState {
 pub struct DumpMade {
     /// Its session.
     pub session: SessionName,
+    /// When it was begun.
+    pub at: SystemTime,
     /// What was behind it.
     pub trigger: TriggerKind,
+    /// What was too slow, where that was a rule.
+    pub fired: Option<RuleFired>,
 }
 
 #[cfg(test)]

@@ -25,10 +25,13 @@ pub enum ProfileCommand {
         name: Option<SessionName>,
         /// How far back; as far as is kept, if nothing is said.
         reach: Option<Duration>,
+        /// Fields that mean nothing here.
+        ignored: Vec<String>,
     },
     /// Tells how things stand.
     Status,
-    /// Tells where the files of a session are; of the newest one, if none is named.
+    /// Tells where the files of a session or a dump are; of the newest one, if none is
+    /// named.
     Files(Option<SessionName>),
 }
 
@@ -53,6 +56,8 @@ pub struct StartProfile {
     pub activities: Activities,
     /// A directory was named, which is the operator's alone to choose.
     pub names_directory: bool,
+    /// Fields that mean nothing here.
+    pub ignored: Vec<String>,
 }
 
 /// Wishes beyond the processes' own events.

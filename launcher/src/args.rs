@@ -2,14 +2,18 @@
 //! the network to be judged is judged in [`settings`](crate::settings).
 
 use crate::{EXIT_USAGE, VERSION};
-use clap::builder::{Resettable, TypedValueParser};
-use clap::{Arg, CommandFactory, FromArgMatches, Parser, ValueEnum, value_parser};
+use clap::builder::{Resettable, StringValueParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use log::LevelFilter;
 use nano_ipc::flight::FlightRules;
 use nano_ipc::step_bounds::Cycle;
 use nano_trace::SampleRate;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 const ABOUT: &str =
     "OpenAI-compatible LLM server made of separate processes that one Perfetto trace shows.";
@@ -40,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Model")]
     pub served_model_name: Vec<String>,
     /// Longest sequence in tokens, prompt and output together [default: the model's own]
-    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..), help_heading = "Model")]
+    #[arg(long, value_name = "TOKENS", value_parser = within(1..=u32::MAX), help_heading = "Model")]
     pub max_model_len: Option<u32>,
     /// File with a chat template that replaces the model's own
     #[arg(long, value_name = "FILE", help_heading = "Model")]
@@ -52,7 +56,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = DeviceArg::Cpu, help_heading = "Model")]
     pub device: DeviceArg,
     /// Threads that compute [default: all processors]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024), help_heading = "Model")]
+    #[arg(long, value_name = "N", value_parser = within(1..=1024_u32), help_heading = "Model")]
     pub threads: Option<u32>,
     /// Makes the tokens of requests that bring no seed repeatable [default: random]
     #[arg(long, value_name = "SEED", help_heading = "Model")]
@@ -71,23 +75,23 @@ pub struct Args {
     #[arg(long, value_name = "KEY", help_heading = "HTTP")]
     pub profile_api_key: Option<String>,
     /// Larger request bodies are answered by 413
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = value_parser!(u64).range(1..=1024), help_heading = "HTTP")]
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = within(1..=1024_u64), help_heading = "HTTP")]
     pub max_body_mb: u64,
 
     /// Sequences in one step at most
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..=4096), help_heading = "Scheduler and KV cache")]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = within(1..=4096_u32), help_heading = "Scheduler and KV cache")]
     pub max_num_seqs: u32,
     /// Tokens in one step at most; longer prompts are computed in chunks
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = value_parser!(u32).range(1..=1_048_576), help_heading = "Scheduler and KV cache")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = within(1..=1_048_576_u32), help_heading = "Scheduler and KV cache")]
     pub max_num_batched_tokens: u32,
     /// Tokens that a KV block holds, a multiple of 8
-    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = value_parser!(u32).range(8..=1024).try_map(multiple_of_8), help_heading = "Scheduler and KV cache")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = within(8..=1024_u32).try_map(multiple_of_8), help_heading = "Scheduler and KV cache")]
     pub block_size: u32,
     /// KV blocks [default: as many as --kv-cache-memory-bytes hold]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Scheduler and KV cache")]
+    #[arg(long, value_name = "N", value_parser = within(1..=u32::MAX), help_heading = "Scheduler and KV cache")]
     pub num_kv_blocks: Option<u32>,
     /// Memory that the KV cache may take
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = value_parser!(u64).range(1..), help_heading = "Scheduler and KV cache")]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = within(1..=u64::MAX), help_heading = "Scheduler and KV cache")]
     pub kv_cache_memory_bytes: u64,
     /// Compute every prompt anew, even where its beginning is cached
     #[arg(long, help_heading = "Scheduler and KV cache")]
@@ -116,9 +120,9 @@ pub struct Args {
         help_heading = "Profiling"
     )]
     pub profiler_schedule: Option<Cycle>,
-    /// Seconds that mode `flight` keeps
-    #[arg(long, value_name = "SECONDS", env = "NANO_PROFILER_FLIGHT_SECONDS", hide_env = true, default_value_t = 10, value_parser = value_parser!(u64).range(1..=300), help_heading = "Profiling")]
-    pub profiler_flight_seconds: u64,
+    /// Seconds that mode `flight` keeps [default: 10]
+    #[arg(long, value_name = "SECONDS", env = "NANO_PROFILER_FLIGHT_SECONDS", hide_env = true, value_parser = within(1..=300_u64), help_heading = "Profiling")]
+    pub profiler_flight_seconds: Option<u64>,
     /// What makes mode `flight` write what it kept, at most once a minute:
     /// ttft_ms>500,itl_ms>200,queue_ms>1000,step_ms>100
     #[arg(
@@ -132,7 +136,7 @@ pub struct Args {
     )]
     pub profiler_trigger: FlightRules,
     /// Cap of one session's trace in each process
-    #[arg(long, value_name = "MIB", env = "NANO_PROFILER_MAX_MB", hide_env = true, default_value_t = 64, value_parser = value_parser!(u64).range(1..=1_048_576), help_heading = "Profiling")]
+    #[arg(long, value_name = "MIB", env = "NANO_PROFILER_MAX_MB", hide_env = true, default_value_t = 64, value_parser = within(1..=1_048_576_u64), help_heading = "Profiling")]
     pub profiler_max_mb: u64,
     /// Sessions that no client asked for sample the stack of every thread, so often in each second
     /// of its CPU time, for `nano-trace flame` [default: not at all]
@@ -146,10 +150,10 @@ pub struct Args {
     pub profiler_sample_hz: Option<SampleRate>,
 
     /// Seconds that open requests may go on after SIGTERM; a second SIGTERM ends at once
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = value_parser!(u64).range(0..=86_400), help_heading = "Processes")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = within(0..=86_400_u64), help_heading = "Processes")]
     pub shutdown_timeout: u64,
     /// Ends the server when a process does not answer, or one step takes, so many seconds; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(0..=86_400), help_heading = "Processes")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = within(0..=86_400_u64), help_heading = "Processes")]
     pub stall_timeout: u64,
     /// Most verbose lines that are logged
     #[arg(long, value_enum, default_value_t = LogLevelArg::Info, value_name = "LEVEL", help_heading = "Processes")]
@@ -220,7 +224,7 @@ impl Args {
         let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
         args.map_err(|error| {
             if error.use_stderr() {
-                eprintln!("nano-serve: {}", one_line(&error.to_string()));
+                eprintln!("nano-serve: {}", told(&error));
                 ExitCode::from(EXIT_USAGE)
             } else {
                 // A closed pipe behind `--help` is no failure.
@@ -231,12 +235,43 @@ impl Args {
     }
 }
 
+/// A number in a range.
+fn within<T>(range: RangeInclusive<T>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    StringValueParser::new().try_map(move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("must be from {} to {}", range.start(), range.end()))
+    })
+}
+
 /// Kernels take the slots of a block eight at a time.
 fn multiple_of_8(value: u32) -> Result<u32, &'static str> {
     if value.is_multiple_of(8) {
         Ok(value)
     } else {
         Err("must be a multiple of 8")
+    }
+}
+
+/// What is wrong, on one line. A flag whose value came from the environment is
+/// named by its variable too.
+fn told(error: &clap::Error) -> String {
+    let line = one_line(&error.to_string());
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+        return line;
+    };
+    let command = Args::command();
+    let long = |arg: &Arg| arg.get_long().map(|long| format!("--{long}"));
+    let is_meant = |arg: &&Arg| long(arg).as_deref() == flag.split(' ').next();
+    let variable = command
+        .get_arguments()
+        .find(is_meant)
+        .and_then(Arg::get_env);
+    match variable.and_then(|name| name.to_str()) {
+        Some(name) => line.replacen(&format!("'{flag}'"), &format!("'{flag}' ({name})"), 1),
+        None => line,
     }
 }
 
@@ -274,12 +309,15 @@ mod tests {
             (&["--modle", "x"][..], "'--modle'"),
             (&["--port", "70000"], "'--port <PORT>'"),
             (&["--dtype", "int3"], "[possible values: auto, float32]"),
-            (&["--block-size", "0"], "0 is not in 8..=1024"),
+            (&["--block-size", "0"], "must be from 8 to 1024"),
             (&["--block-size", "12"], "must be a multiple of 8"),
             (&["stray"], "'stray'"),
             (&["--model"], "'--model <PATH|ID>'"),
             (&["--profiler-mode", "fly"], "'--profiler-mode <MODE>'"),
-            (&["--profiler-flight-seconds", "0"], "0 is not in 1..=300"),
+            (
+                &["--profiler-flight-seconds", "abc"],
+                "'--profiler-flight-seconds <SECONDS>' (NANO_PROFILER_FLIGHT_SECONDS): must be from 1 to 300",
+            ),
             (&["--profiler-trigger", "ttft>5"], "\"ttft>5\" is no rule"),
             (
                 &["--profiler-trigger", "step_ms>5,step_ms>6"],
@@ -300,7 +338,7 @@ mod tests {
         ] {
             let args = [&["nano-serve"], args].concat();
             let error = Args::try_parse_from(&args).expect_err("wrong");
-            let line = one_line(&error.to_string());
+            let line = told(&error);
             assert_eq!(line.lines().count(), 1, "{line}");
             assert!(line.contains(expected), "{args:?}: {line}");
         }

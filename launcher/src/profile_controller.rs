@@ -33,7 +33,7 @@ use nano_ipc::to_launcher::ToLauncher;
 use nano_trace::{Begin, SessionName, SessionSpec, SessionStatus};
 pub use place::SINGLE;
 use place::{Current, Member, bound, takes_part};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long after the core's a worker's recording of a session of steps is
@@ -87,9 +87,10 @@ pub struct ProfileController {
     run: String,
     members: Vec<Member>,
     names: SessionNames,
-    /// Which processes take part in each session that there was. Never forgotten:
-    /// each stands for files that are larger.
-    filters: HashMap<SessionName, Vec<ProcessFilter>>,
+    /// Sessions that there were, in order, and which processes take part in each;
+    /// a dump comes when it is made. Never forgotten: each stands for files that
+    /// are larger.
+    filters: Vec<(SessionName, Vec<ProcessFilter>)>,
     current: Option<Current>,
     newest: Option<SessionName>,
     /// `None`: the processes keep nothing.
@@ -107,7 +108,7 @@ impl ProfileController {
             run: format!("{run:016x}"),
             members: Vec::new(),
             names: SessionNames::default(),
-            filters: HashMap::new(),
+            filters: Vec::new(),
             current: None,
             newest: None,
             flight: None,
@@ -158,7 +159,7 @@ impl ProfileController {
             spec.begin = Begin::Stamped;
         }
         self.newest = Some(name.clone());
-        self.filters.insert(name.clone(), Vec::new());
+        self.filters.push((name.clone(), Vec::new()));
         self.current = Some(Current {
             name,
             spec,
@@ -213,7 +214,11 @@ impl ProfileController {
             _ if self.profiler.is_none() => self.answer(&asker, ProfileAnswer::Off),
             ProfileCommand::Start(start) => self.start(now, asker, *start),
             ProfileCommand::Stop { wait } => self.stop(now, asker, wait),
-            ProfileCommand::Dump { name, reach } => self.dump_asked(now, asker, name, reach),
+            ProfileCommand::Dump {
+                name,
+                reach,
+                ignored,
+            } => self.dump_asked(now, asker, name, reach, &ignored),
             ProfileCommand::Status => {
                 let primary = self.primary();
                 let orders = self.living(|_| RecorderOrder::Report);
@@ -327,7 +332,7 @@ impl ProfileController {
         });
         self.log(format!("profiling: session {name} begins"));
         self.newest = Some(name.clone());
-        self.filters.insert(name.clone(), current.filter.clone());
+        self.filters.push((name.clone(), current.filter.clone()));
         self.current = Some(current);
         self.gather(now, asker, Purpose::Start(notes), Some(name), orders);
     }
@@ -348,14 +353,8 @@ impl ProfileController {
     }
 
     fn files(&self, wanted: Option<SessionName>) -> ProfileAnswer {
-        let newest = || self.newest.clone();
-        let dump = || {
-            let mut dumps = self.flight.iter().flat_map(Flight::sessions);
-            // One that failed has no files.
-            dumps.find(|name| self.filters.contains_key(*name)).cloned()
-        };
-        let session = wanted.or_else(newest).or_else(dump);
-        let known = session.and_then(|name| self.filters.get_key_value(&name));
+        let is_wanted = |name| wanted.as_ref().is_none_or(|wanted| name == wanted);
+        let known = self.filters.iter().rfind(|(name, _)| is_wanted(name));
         let (Some((session, filter)), Some(profiler)) = (known, &self.profiler) else {
             return ProfileAnswer::UnknownSession;
         };
@@ -676,7 +675,13 @@ fn understood(start: &StartProfile, operators_cap: u64) -> (u64, Vec<String>) {
     if start.names_directory {
         notes.push("output_dir is ignored: the operator chooses the directory".to_owned());
     }
+    notes.extend(note_of(&start.ignored));
     (cap.min(operators_cap), notes)
+}
+
+/// What a client should know of fields that mean nothing.
+fn note_of(ignored: &[String]) -> Option<String> {
+    (!ignored.is_empty()).then(|| format!("not known here, and ignored: {}", ignored.join(", ")))
 }
 
 #[cfg(test)]

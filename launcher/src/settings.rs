@@ -57,10 +57,26 @@ pub enum WrongSettings {
     Profiler(#[from] NoProfiler),
     /// What only one mode knows.
     #[error(
-        "--profiler-trigger (NANO_PROFILER_TRIGGER) needs --profiler-mode flight \
-         (NANO_PROFILER_MODE) without a schedule: only there is kept what it would write"
+        "--profiler-{flag} ({variable}) needs --profiler-mode flight (NANO_PROFILER_MODE) \
+         without a schedule: only there the last seconds are kept"
     )]
-    TriggerWithoutFlight,
+    NoFlight {
+        /// The end of its name.
+        flag: &'static str,
+        /// Its variable.
+        variable: &'static str,
+    },
+    /// What writes traces.
+    #[error(
+        "--profiler-{flag} ({variable}) needs --profiler-dir (NANO_PROFILER_DIR), a directory \
+         for traces: without one nothing is recorded"
+    )]
+    NoDirectory {
+        /// The end of its name.
+        flag: &'static str,
+        /// Its variable.
+        variable: &'static str,
+    },
     /// Two modes at once.
     #[error("--profiler-mode flight and --profiler-schedule exclude each other")]
     FlightWithSchedule,
@@ -136,13 +152,16 @@ impl Settings {
         let addresses = addresses(&args.host, args.port)?;
         let chat_template = args.chat_template.clone().map(readable).transpose()?;
         let model = model::resolve(args.model.as_deref(), &args.served_model_name)?;
-        let profiler = match &args.profiler_dir {
-            Some(dir) => {
+        let profiler = match (&args.profiler_dir, needs_directory(&args)) {
+            (Some(dir), _) => {
                 let max_bytes = args.profiler_max_mb << 20;
                 let (mode, sample_rate) = (mode(&args)?, args.profiler_sample_hz);
                 Some(Profiler::prepare(dir, max_bytes, mode, sample_rate)?)
             }
-            None => None,
+            (None, Some((flag, variable))) => {
+                return Err(WrongSettings::NoDirectory { flag, variable });
+            }
+            (None, None) => None,
         };
         Ok(Settings {
             model,
@@ -239,19 +258,46 @@ impl Settings {
     }
 }
 
+/// Seconds that are kept where nobody said how many.
+const FLIGHT_SECONDS: u64 = 10;
+
+/// A flag that asks for what only the flight recorder does, and its variable.
+fn needs_flight(args: &Args) -> Option<(&'static str, &'static str)> {
+    let has_rules = args.profiler_trigger.iter().next().is_some();
+    let has_seconds = args.profiler_flight_seconds.is_some();
+    let trigger = has_rules.then_some(("trigger", "NANO_PROFILER_TRIGGER"));
+    trigger.or(has_seconds.then_some(("flight-seconds", "NANO_PROFILER_FLIGHT_SECONDS")))
+}
+
+/// A flag that asks for a recording, and its variable. The modes `auto` and
+/// `manual` do not: they say when, if there is a directory.
+fn needs_directory(args: &Args) -> Option<(&'static str, &'static str)> {
+    let is_flight = matches!(args.profiler_mode, ProfilerModeArg::Flight);
+    let flight = is_flight.then_some(("mode", "NANO_PROFILER_MODE"));
+    let schedule = args
+        .profiler_schedule
+        .map(|_| ("schedule", "NANO_PROFILER_SCHEDULE"));
+    let samples = args
+        .profiler_sample_hz
+        .map(|_| ("sample-hz", "NANO_PROFILER_SAMPLE_HZ"));
+    flight.or(schedule).or(samples).or(needs_flight(args))
+}
+
 /// When recording begins.
 fn mode(args: &Args) -> Result<Mode, WrongSettings> {
-    let rules = &args.profiler_trigger;
+    let only_flight = match needs_flight(args) {
+        Some((flag, variable)) => Err(WrongSettings::NoFlight { flag, variable }),
+        None => Ok(()),
+    };
     match (args.profiler_schedule, args.profiler_mode) {
         (None, ProfilerModeArg::Flight) => Ok(Mode::Flight(FlightSettings {
-            keep: Duration::from_secs(args.profiler_flight_seconds),
-            rules: rules.clone(),
+            keep: Duration::from_secs(args.profiler_flight_seconds.unwrap_or(FLIGHT_SECONDS)),
+            rules: args.profiler_trigger.clone(),
         })),
         (Some(_), ProfilerModeArg::Flight) => Err(WrongSettings::FlightWithSchedule),
-        _ if rules.iter().next().is_some() => Err(WrongSettings::TriggerWithoutFlight),
-        (Some(cycle), _) => Ok(Mode::Schedule(cycle)),
-        (None, ProfilerModeArg::Auto) => Ok(Mode::Auto),
-        (None, ProfilerModeArg::Manual) => Ok(Mode::Manual),
+        (Some(cycle), _) => only_flight.map(|()| Mode::Schedule(cycle)),
+        (None, ProfilerModeArg::Auto) => only_flight.map(|()| Mode::Auto),
+        (None, ProfilerModeArg::Manual) => only_flight.map(|()| Mode::Manual),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{PATIENCE, Server, config, request};
 use nano_ipc::profile::{
     Part, ProfileAnswer, ProfileCommand, ProfilePhase, ProfileState, SessionOfProcess,
-    SessionOfServer,
+    SessionOfServer, StartProfile,
 };
 use nano_ipc::role::Role;
 use nano_ipc::to_launcher::ToLauncher;
@@ -113,8 +113,15 @@ fn no_body_an_empty_form_and_json_of_any_type_begin_a_session() {
         for path in ["/start_profile", "/v1/start_profile"] {
             let (response, command) = asked(&server, "POST", path, headers, body, state());
             assert_eq!(response.status, 200, "{}", response.text);
-            let start = ProfileCommand::Start(Box::default());
-            assert_eq!(command, Some(start));
+            let ignored = match body {
+                b"{\"unknown\": 1}" => vec!["unknown".to_owned()],
+                _ => Vec::new(),
+            };
+            let start = StartProfile {
+                ignored,
+                ..StartProfile::default()
+            };
+            assert_eq!(command, Some(ProfileCommand::Start(Box::new(start))));
         }
     }
 }

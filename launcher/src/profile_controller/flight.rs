@@ -9,7 +9,7 @@
 //! - frontends are told counts once a tick, however often rules fire.
 
 use super::gathering::Asker;
-use super::{Action, Now, ProfileController, names};
+use super::{Action, Now, ProfileController, names, note_of};
 use crate::dumper::{DumpOrder, Dumped};
 use nano_ipc::flight::{
     DumpMade, FlightCounts, FlightRules, FlightState, Millis, RuleFired, TriggerKind,
@@ -68,6 +68,8 @@ struct Waiting {
     why: String,
     /// `None`: nobody.
     asker: Option<Asker>,
+    /// What who asked should know of how that was understood.
+    notes: Vec<String>,
     /// Who asked waits until then; `None`: it takes longer, and is still to be made.
     until: Option<Instant>,
 }
@@ -91,6 +93,14 @@ impl Trigger {
             Trigger::Rule(_) => TriggerKind::Rule,
             Trigger::Panic(_) => TriggerKind::Panic,
             Trigger::Death => TriggerKind::Death,
+        }
+    }
+
+    /// The rule.
+    fn fired(&self) -> Option<&RuleFired> {
+        match self {
+            Trigger::Rule(fired) => Some(fired),
+            Trigger::Http | Trigger::Sigusr2 | Trigger::Panic(_) | Trigger::Death => None,
         }
     }
 
@@ -156,11 +166,6 @@ impl Flight {
         waiting.filter_map(|waiting| waiting.until).min()
     }
 
-    /// Of the newest dumps, newest first.
-    pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionName> {
-        self.made.iter().rev().map(|made| &made.session)
-    }
-
     pub(super) fn state(&self) -> FlightState {
         FlightState {
             keep: self.keep,
@@ -192,13 +197,22 @@ impl ProfileController {
         asker: Asker,
         name: Option<SessionName>,
         reach: Option<Duration>,
+        ignored: &[String],
     ) {
         match &self.flight {
             None => self.answer(&asker, ProfileAnswer::NoFlight),
             Some(flight) if flight.waiting.len() >= MAX_WAITING => {
                 self.answer(&asker, ProfileAnswer::DumpsWait(MAX_WAITING));
             }
-            Some(_) => self.dump(now, Trigger::Http, Some(asker), name, reach),
+            Some(flight) => {
+                let beyond = reach.filter(|reach| *reach > flight.keep).map(|_| {
+                    let keep = flight.keep;
+                    format!("seconds: the last {keep:?} are kept (NANO_PROFILER_FLIGHT_SECONDS)")
+                });
+                let notes = beyond.into_iter().chain(note_of(ignored)).collect();
+                let asked = Some((asker, notes));
+                self.dump(now, Trigger::Http, asked, name, reach);
+            }
         }
     }
 
@@ -288,7 +302,7 @@ impl ProfileController {
         &mut self,
         now: Now,
         trigger: Trigger,
-        asker: Option<Asker>,
+        asked: Option<(Asker, Vec<String>)>,
         name: Option<SessionName>,
         reach: Option<Duration>,
     ) {
@@ -296,11 +310,13 @@ impl ProfileController {
         let (Some(order), Some(flight)) = (order, &mut self.flight) else {
             return;
         };
+        let (asker, notes) = asked.unzip();
         flight.waiting.push(Waiting {
             number: order.number,
             name: order.name.clone(),
             why: trigger.why(),
             asker,
+            notes: notes.unwrap_or_default(),
             until: Some(now.instant + MADE_WITHIN),
         });
         flight.counts_changed = true;
@@ -321,7 +337,6 @@ impl ProfileController {
                 .names
                 .take(&format!("flight-{}", names::of_time(now.utc))),
         };
-        self.filters.insert(name.clone(), Vec::new());
         flight.num_ordered += 1;
         flight.counts.dumps[trigger.kind() as usize] += 1;
         if flight.made.len() == NAMED {
@@ -329,7 +344,9 @@ impl ProfileController {
         }
         flight.made.push_back(DumpMade {
             session: name.clone(),
+            at: now.utc,
             trigger: trigger.kind(),
+            fired: trigger.fired().cloned(),
         });
         let reach = reach.unwrap_or(flight.keep);
         let reach_ns = u64::try_from(reach.as_nanos()).unwrap_or(u64::MAX);
@@ -363,16 +380,16 @@ impl ProfileController {
             told(&dumped)
         ));
         let failed = failure(&dumped);
-        if failed.is_some() {
-            // There are no files to be had.
-            self.filters.remove(&waiting.name);
+        if failed.is_none() {
+            // There are files to be had.
+            self.filters.push((waiting.name.clone(), Vec::new()));
         }
         let Some(asker) = &waiting.asker else {
             return;
         };
         let answer = match failed {
             Some(reason) => ProfileAnswer::Failed(reason),
-            None => ProfileAnswer::Done(self.state_of(waiting.name, &dumped)),
+            None => ProfileAnswer::Done(self.state_of(waiting.name, &dumped, waiting.notes)),
         };
         self.answer(asker, answer);
     }
@@ -399,7 +416,7 @@ impl ProfileController {
         }
     }
 
-    fn state_of(&self, name: SessionName, dumped: &Dumped) -> ProfileState {
+    fn state_of(&self, name: SessionName, dumped: &Dumped, notes: Vec<String>) -> ProfileState {
         let part = |pid: u32| {
             let mut parts = dumped.parts.iter();
             let part = parts.find(|(of, _)| *of == pid);
@@ -425,7 +442,7 @@ impl ProfileController {
                 name,
                 processes: processes.collect(),
             }],
-            notes: Vec::new(),
+            notes,
             flight: self.flight.as_ref().map(Flight::state),
         }
     }

@@ -1,6 +1,6 @@
 //! The body of `POST /profile/dump`.
 
-use super::start_body::{number, session_name};
+use super::start_body::{ignored, number, session_name};
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use nano_ipc::profile::ProfileCommand;
@@ -17,6 +17,7 @@ pub(in crate::routes) fn dump(fields: &Fields<'_>) -> Result<ProfileCommand, Api
     Ok(ProfileCommand::Dump {
         name: session_name(fields, "name")?,
         reach: number(fields, "seconds", 1..=MAX_SECONDS)?.map(Duration::from_secs),
+        ignored: ignored(fields),
     })
 }
 
@@ -29,15 +30,18 @@ mod tests {
     }
 
     #[test]
-    fn name_and_seconds_are_read_and_all_else_is_left() {
+    fn name_and_seconds_are_read_and_all_else_is_told() {
         let nothing = ProfileCommand::Dump {
             name: None,
             reach: None,
+            ignored: vec!["duration_ms".to_owned(), "prompt".to_owned()],
         };
-        assert_eq!(read(r#"{"prompt": "x", "seconds": null}"#), Ok(nothing));
+        let body = r#"{"prompt": "x", "seconds": null, "duration_ms": 5}"#;
+        assert_eq!(read(body), Ok(nothing));
         let both = ProfileCommand::Dump {
             name: Some("slow".parse().expect("a name")),
             reach: Some(Duration::from_secs(3)),
+            ignored: Vec::new(),
         };
         assert_eq!(read(r#"{"name": "slow", "seconds": "3"}"#), Ok(both));
         for (body, field) in [

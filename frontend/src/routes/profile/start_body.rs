@@ -7,6 +7,7 @@ use nano_ipc::profile::{Activities, ProcessFilter, StartProfile};
 use nano_ipc::step_bounds::{Cycle, MAX_STEPS, Stage, Stages, StepBounds};
 use nano_trace::{Detail, SampleRate, SessionName};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -17,6 +18,8 @@ const MAX_DURATION_MS: u64 = 86_400_000;
 const LIST_BYTES: usize = 4096;
 /// A terabyte.
 const MAX_MB: u64 = 1 << 20;
+/// Fields that a client is told of.
+const MAX_IGNORED: usize = 8;
 /// Of stack samples.
 const MAX_HZ: u64 = SampleRate::MAX as u64;
 
@@ -38,7 +41,16 @@ pub fn start_profile(fields: &Fields<'_>) -> Result<StartProfile, ApiError> {
         processes: processes(fields)?,
         activities: activities(fields)?,
         names_directory: fields.raw("output_dir").is_some(),
+        // The last to be read.
+        ignored: ignored(fields),
     })
+}
+
+/// Names of fields that were not read: the first ones.
+pub(super) fn ignored(fields: &Fields<'_>) -> Vec<String> {
+    let unread = fields.unread().into_iter();
+    let shown = unread.take(MAX_IGNORED).map(shortened);
+    shown.map(Cow::into_owned).collect()
 }
 
 /// `profile_prefix` and `profile_id` are vLLM's and SGLang's.
@@ -166,7 +178,20 @@ fn activities(fields: &Fields<'_>) -> Result<Activities, ApiError> {
 }
 
 fn words(fields: &Fields<'_>, name: &'static str) -> Result<Vec<String>, ApiError> {
-    Ok(fields.small(name, LIST_BYTES)?.unwrap_or_default())
+    let list = match fields.small::<Value>(name, LIST_BYTES)? {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err(no_list(name)),
+    };
+    let words = list.into_iter().map(|word| match word {
+        Value::String(word) => Ok(word),
+        _ => Err(no_list(name)),
+    });
+    words.collect()
+}
+
+fn no_list(name: &'static str) -> ApiError {
+    ApiError::invalid(name, format!("{name} must be a list of words"))
 }
 
 /// The field as one of some words, in any case: which one.
@@ -255,12 +280,29 @@ mod tests {
             r#"{"output_dir": "/etc", "activities": ["CPU"], "profile_by_stage": false, "with_stack": true, "record_shapes": true, "merge_profiles": false}"#,
             r#"{"max_iterations": 0, "delay_iterations": 0, "profile_by_stage": true, "stage": "all", "requests": "all", "detail": 1}"#,
         ] {
+            let start = good(body);
             let expected = StartProfile {
                 names_directory: body.contains("output_dir"),
+                ignored: start.ignored.clone(),
                 ..StartProfile::default()
             };
-            assert_eq!(good(body), expected, "{body}");
+            assert_eq!(start, expected, "{body}");
         }
+    }
+
+    #[test]
+    fn what_means_nothing_is_told_and_not_all_of_much() {
+        let start = good(r#"{"num_steps": 4, "num_step": 5, "with_stack": true, "name": null}"#);
+        assert_eq!(start.ignored, ["num_step", "with_stack"]);
+        let many: Vec<String> = (0..100)
+            .map(|n| format!("\"{n}{}\": 0", "x".repeat(500)))
+            .collect();
+        let start = good(&format!("{{{}}}", many.join(",")));
+        assert_eq!(start.ignored.len(), MAX_IGNORED);
+        assert!(
+            start.ignored.iter().all(|name| name.len() < 110),
+            "{start:?}"
+        );
     }
 
     #[test]
@@ -370,7 +412,7 @@ mod tests {
             (
                 r#"{"processes": "core"}"#,
                 "processes",
-                "expected a sequence",
+                "must be a list of words",
             ),
             (
                 r#"{"processes": ["launcher"]}"#,

@@ -1,10 +1,11 @@
 //! How the profiler stands, as JSON.
 
 use jiff::Timestamp;
-use nano_ipc::flight::FlightState;
+use nano_ipc::flight::{DumpMade, FlightState};
 use nano_ipc::profile::{Part, ProfilePhase, ProfileState, SessionOfProcess, SessionOfServer};
 use nano_trace::SessionState;
 use serde_json::{Value, json};
+use std::time::SystemTime;
 
 /// What a command is about: the newest session.
 pub(super) fn newest(state: &ProfileState) -> Value {
@@ -52,11 +53,31 @@ fn flight(state: &FlightState) -> Value {
         "rules": state.rules.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "fired": by_rule(&state.counts.fired),
         "suppressed": by_rule(&state.counts.suppressed),
-        "dumps": state.dumps.iter().map(|dump| json!({
-            "session": dump.session.as_str(),
-            "trigger": dump.trigger.name(),
-        })).collect::<Vec<_>>(),
+        "dumps": state.dumps.iter().map(dump).collect::<Vec<_>>(),
     })
+}
+
+fn dump(dump: &DumpMade) -> Value {
+    let mut view = json!({
+        "session": dump.session.as_str(),
+        "time": time(dump.at),
+        "trigger": dump.trigger.name(),
+    });
+    if let Some(fired) = &dump.fired {
+        view["rule"] = fired.rule.to_string().into();
+        view["value_ms"] = (fired.value.as_micros() as f64 / 1e3).into();
+        if let Some(id) = &fired.request_id {
+            view["request_id"] = id.as_str().into();
+        }
+    }
+    view
+}
+
+/// As `2026-11-30T17:05:03.123Z`.
+fn time(time: SystemTime) -> String {
+    // A clock beyond jiff's years is set wrong.
+    let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{time:.3}")
 }
 
 fn phase(phase: ProfilePhase) -> &'static str {
@@ -97,7 +118,6 @@ fn process(process: &SessionOfProcess) -> Value {
         view["reason"] = reason.as_str().into();
     }
     if let Part::Told(status) = &process.part {
-        let since = Timestamp::try_from(status.since).unwrap_or(Timestamp::UNIX_EPOCH);
         view["file"] = status.file.to_string_lossy().into();
         view["bytes"] = status.bytes.into();
         view["events"] = status.events.into();
@@ -111,7 +131,7 @@ fn process(process: &SessionOfProcess) -> Value {
             }
             Some(Err(reason)) => view["no_samples"] = reason.as_str().into(),
         }
-        view["since"] = format!("{since:.3}").into();
+        view["since"] = time(status.since).into();
     }
     view
 }

@@ -18,6 +18,7 @@ fn dump(name: Option<&str>, reach: Option<u64>) -> ProfileCommand {
     ProfileCommand::Dump {
         name: name.map(self::name),
         reach: reach.map(Duration::from_secs),
+        ignored: Vec::new(),
     }
 }
 
@@ -135,6 +136,53 @@ fn what_could_not_be_written_is_an_error_with_its_reason() {
 }
 
 #[test]
+fn without_a_name_the_newest_files_are_had_a_dumps_too() {
+    let mut server = flying();
+    let newest = |server: &mut Server| match server.command(ProfileCommand::Files(None)) {
+        ProfileAnswer::Files { session, .. } => session,
+        other => panic!("{other:?}"),
+    };
+    server.start_named("first");
+    server.done(STOP);
+    assert_eq!(newest(&mut server), name("first"));
+    server.ask(dump(Some("slow"), None));
+    assert_eq!(newest(&mut server), name("first"), "it is not made yet");
+    server.make(SessionState::Finished);
+    assert_eq!(newest(&mut server), name("slow"));
+    server.start_named("second");
+    assert_eq!(newest(&mut server), name("second"));
+    let files = server.command(ProfileCommand::Files(Some(name("first"))));
+    assert!(matches!(files, ProfileAnswer::Files { .. }), "{files:?}");
+}
+
+#[test]
+fn a_client_is_told_what_its_dump_cannot_do() {
+    let mut server = flying();
+    for (reach, ignored, notes) in [
+        (Some(10), vec![], vec![]),
+        (
+            Some(60),
+            vec!["processes".to_owned()],
+            vec![
+                "seconds: the last 10s are kept (NANO_PROFILER_FLIGHT_SECONDS)",
+                "not known here, and ignored: processes",
+            ],
+        ),
+    ] {
+        let id = server.ask(ProfileCommand::Dump {
+            name: None,
+            reach: reach.map(Duration::from_secs),
+            ignored,
+        });
+        server.make(SessionState::Finished);
+        let Some(ProfileAnswer::Done(state)) = server.answer_to(id) else {
+            panic!("no answer")
+        };
+        assert_eq!(state.notes, notes);
+    }
+}
+
+#[test]
 fn dumps_that_wait_are_bounded() {
     let mut server = flying();
     for _ in 0..MAX_WAITING {
@@ -229,7 +277,12 @@ fn rules_fire_at_most_one_dump_a_minute_and_all_is_counted() {
     assert_eq!(state.counts.dumps, [0, 1, 2, 0, 0]);
     server.pass(Duration::ZERO);
     assert_eq!(server.counts, state.counts, "the frontend knows");
-    assert_eq!(state.dumps.len(), 3);
+    let fired: Vec<_> = state.dumps.iter().map(|dump| &dump.fired).collect();
+    let [Some(ttft), None, Some(step)] = fired[..] else {
+        panic!("{fired:?}")
+    };
+    assert_eq!(ttft.request_id.as_deref(), Some("cmpl-7"));
+    assert_eq!(step.value, Duration::from_millis(300));
     assert_eq!(state.keep, KEEP);
 }
 

@@ -13,16 +13,18 @@ fn the_operator_s_cap_holds_and_what_cannot_be_recorded_is_said() {
             foreign: true,
         },
         names_directory: true,
+        ignored: vec!["num_step".to_owned(), "prompt".to_owned()],
         ..StartProfile::default()
     };
     let state = server.done(start(wishes));
-    let [cap, gpu, foreign, directory] = &state.notes[..] else {
+    let [cap, gpu, foreign, directory, ignored] = &state.notes[..] else {
         panic!("{:?}", state.notes);
     };
     assert!(cap.contains("64 MiB"), "{cap}");
     assert!(gpu.contains("no CUDA"), "{gpu}");
     assert!(foreign.contains("rpd"), "{foreign}");
     assert!(directory.contains("output_dir"), "{directory}");
+    assert!(ignored.ends_with("ignored: num_step, prompt"), "{ignored}");
     let specs = server.controller.sessions_at_start(&[Role::Core]);
     assert_eq!(specs[0].max_bytes, CAP);
     assert_eq!(specs[0].sample_rate, Some(SampleRate::DEFAULT));

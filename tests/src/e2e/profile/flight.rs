@@ -6,6 +6,7 @@ use super::support::{
     status, stop_whole, tiny,
 };
 use crate::client::{get, long_completion, post};
+use crate::programs::built_programs;
 use crate::server::{Server, ServerOptions, wait_for};
 use nano_trace::check::{OpenSlices, Report};
 use nano_trace::{Event, TraceFileName};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Keeps its last seconds.
@@ -135,7 +137,30 @@ fn a_slow_request_among_a_thousand_fires_its_rule_once_and_the_dump_explains_it(
     let named = tracked
         .clone()
         .find_map(|slice| slice.arg("request_id")?.text());
-    assert_eq!(fact(&report, "request_id"), [named.expect("an id")]);
+    let named = named.expect("an id");
+    assert_eq!(fact(&report, "request_id"), [named]);
+    let told = &flight["dumps"][0];
+    assert_eq!(
+        (&told["rule"], &told["request_id"]),
+        (&json!("ttft_ms>2000"), &json!(named))
+    );
+    assert_eq!(told["value_ms"].as_f64(), Some(value));
+    assert!(
+        told["time"]
+            .as_str()
+            .is_some_and(|time| time.ends_with('Z'))
+    );
+    // The picture is of that request, and marks the moment.
+    let picture = dir.path().join("slow.svg");
+    let drawn = Command::new(built_programs().join("nano-trace"))
+        .args(["timeline", "--session", &session, "-o"])
+        .args([&picture, dir.path()])
+        .status();
+    assert!(drawn.expect("it runs").success());
+    let picture = std::fs::read_to_string(picture).expect("drawn");
+    assert!(picture.contains(named), "{picture}");
+    assert!(picture.contains("slow request: "), "{picture}");
+    assert!(picture.contains(", ttft_ms&gt;2000</text>"), "{picture}");
     assert!([Some(Event::Waiting), Some(Event::Request)].contains(&waiting.event));
     // Why: one step of the worker took three seconds.
     let forwards = timeline.slices_of(Event::Forward);

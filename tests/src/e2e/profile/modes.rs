@@ -138,6 +138,21 @@ fn wrong_modes_and_schedules_end_the_start_with_one_line() {
         ),
         ("NANO_PROFILER_SCHEDULE", "1,1,3", "is none of these"),
         ("NANO_PROFILER_SAMPLE_HZ", "0", "must be 1 to 1000"),
+        (
+            "NANO_PROFILER_FLIGHT_SECONDS",
+            "5",
+            "--profiler-mode flight",
+        ),
+        (
+            "NANO_PROFILER_FLIGHT_SECONDS",
+            "abc",
+            "(NANO_PROFILER_FLIGHT_SECONDS): must be from 1 to 300",
+        ),
+        (
+            "NANO_PROFILER_MAX_MB",
+            "0",
+            "(NANO_PROFILER_MAX_MB): must be from",
+        ),
     ] {
         let mut server = auto(ServerOptions::mock(1), dir.path())
             .env(name, value)
@@ -148,4 +163,33 @@ fn wrong_modes_and_schedules_end_the_start_with_one_line() {
         assert!(log.lines().count() == 1 && log.contains(word), "{log}");
     }
     assert!(files(dir.path(), "auto").is_empty());
+}
+
+#[test]
+fn what_needs_a_directory_is_refused_without_one() {
+    for (name, value, flag) in [
+        ("NANO_PROFILER_MODE", "flight", "--profiler-mode"),
+        ("NANO_PROFILER_TRIGGER", "step_ms>1", "--profiler-trigger"),
+        (
+            "NANO_PROFILER_FLIGHT_SECONDS",
+            "5",
+            "--profiler-flight-seconds",
+        ),
+        ("NANO_PROFILER_SCHEDULE", "active=1", "--profiler-schedule"),
+        ("NANO_PROFILER_SAMPLE_HZ", "9", "--profiler-sample-hz"),
+    ] {
+        let mut server = ServerOptions::mock(1).env(name, value).spawn();
+        let exit = server.wait_exit(Duration::from_secs(10));
+        let log = server.log();
+        assert_eq!(exit.code(), Some(2), "{log}");
+        assert_eq!(log.lines().count(), 1, "{log}");
+        let expected = format!("{flag} ({name}) needs --profiler-dir (NANO_PROFILER_DIR)");
+        assert!(log.contains(&expected), "{log}");
+    }
+    // When to record, if there is a directory; there need be none.
+    drop(
+        ServerOptions::mock(1)
+            .env("NANO_PROFILER_MODE", "manual")
+            .start(),
+    );
 }
