@@ -204,6 +204,9 @@ fn spawn_control_thread(control: Connection, lifecycle: &Arc<Lifecycle>) {
 /// end has not come in time.
 fn control_loop(mut incoming: Connection, lifecycle: &Lifecycle) {
     let mut open = true;
+    // What came together with the set-up is read already, and wakes no poll: a ping
+    // of a launcher that had to wait for this process, and sends no other.
+    let mut has_read = true;
     loop {
         let end_by = lifecycle
             .shutdown()
@@ -212,7 +215,7 @@ fn control_loop(mut incoming: Connection, lifecycle: &Lifecycle) {
             log::warn!("not ended in time: ending now");
             return;
         }
-        if !wait_readable(&incoming, open, end_by) {
+        if !std::mem::take(&mut has_read) && !wait_readable(&incoming, open, end_by) {
             continue;
         }
         if let Err(error) = serve(&mut incoming, lifecycle) {
@@ -302,6 +305,13 @@ mod tests {
     /// A control thread as in a child, with its launcher's end of the socket;
     /// the receiver fires when the thread would end the process.
     fn child() -> (Connection, Arc<Lifecycle>, mpsc::Receiver<Instant>) {
+        child_after(|_, _| ())
+    }
+
+    /// As above, after something happened to both ends.
+    fn child_after(
+        first: impl FnOnce(&mut Connection, &mut Connection),
+    ) -> (Connection, Arc<Lifecycle>, mpsc::Receiver<Instant>) {
         let (near, far) = UnixStream::pair().expect("socketpair");
         let outgoing = far.try_clone().expect("descriptor");
         let outgoing = Mutex::new(Connection::from_fd(outgoing.into()));
@@ -311,11 +321,31 @@ mod tests {
         let lifecycle = Arc::new(lifecycle.expect("eventfd"));
         let of_control = Arc::clone(&lifecycle);
         let (ended, end) = mpsc::channel();
+        let mut near = Connection::from_fd(near.into());
+        let mut far = Connection::from_fd(far.into());
+        first(&mut near, &mut far);
         thread::spawn(move || {
-            control_loop(Connection::from_fd(far.into()), &of_control);
+            control_loop(far, &of_control);
             let _ = ended.send(Instant::now());
         });
-        (Connection::from_fd(near.into()), lifecycle, end)
+        (near, lifecycle, end)
+    }
+
+    #[test]
+    fn a_ping_that_came_with_the_set_up_is_answered() {
+        let (mut launcher, _lifecycle, _end) = child_after(|launcher, child| {
+            // Read at once, as when a process begins late; the first as its set-up.
+            launcher.send(&ToChild::Ping(1)).expect("sent");
+            launcher.send(&ToChild::Ping(2)).expect("sent");
+            let first = child.receive::<ToChild>().expect("the first");
+            assert!(matches!(first, ToChild::Ping(1)), "{first:?}");
+            assert!(child.buffered() > 0);
+        });
+        let answer: ToLauncher = launcher.receive().expect("an answer");
+        assert!(
+            matches!(answer, ToLauncher::Pong { number: 2, .. }),
+            "{answer:?}"
+        );
     }
 
     fn wait_for_order(lifecycle: &Lifecycle) -> Shutdown {
