@@ -22,6 +22,7 @@ mod interning;
 #[cfg(test)]
 mod live_tests;
 pub mod merge;
+mod overlap;
 mod packet;
 mod producer;
 pub mod proto;

@@ -1,7 +1,7 @@
 //! Several trace files become one: whole packets, one file after another.
 
 use crate::{
-    EXTENSION,
+    EXTENSION, overlap,
     read::{Source, Tail},
 };
 use std::{
@@ -34,6 +34,18 @@ pub enum MergeError {
     /// Its packets would collide with themselves.
     #[error("{0}: given twice")]
     Twice(PathBuf),
+    /// A dump and another file of its process show the same moments.
+    #[error(
+        "{first} and {second} of run {run} show the same moments, as one is a dump, and together would show them twice; choose one by --session NAME"
+    )]
+    Overlap {
+        /// The run.
+        run: String,
+        /// The session that begins first.
+        first: String,
+        /// The one that begins before that ends.
+        second: String,
+    },
     /// A file that holds something else.
     #[error("{file}: not a Perfetto trace: {why}")]
     NotATrace {
@@ -142,7 +154,7 @@ fn refuse_collisions(
     }
     match there.is_some_and(|there| seen.contains(&identity(there))) {
         true => Err(MergeError::OutputIsInput(output.to_owned())),
-        false => Ok(()),
+        false => overlap::refuse(inputs),
     }
 }
 

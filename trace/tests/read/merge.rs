@@ -4,7 +4,11 @@ use crate::good_trace::{bytes, good_trace};
 use nano_trace::{
     check::{OpenSlices, check},
     merge::{MergeError, merge},
-    proto::{BuiltinClock, ClockSnapshot, TracePacket, clock_snapshot, trace_packet::Data},
+    proto::{
+        BuiltinClock, ClockSnapshot, TracePacket, clock_snapshot,
+        trace_attributes::{Attribute, attribute::Value},
+        trace_packet::Data,
+    },
     read::{Source, Tail},
     selection::{Wanted, select},
 };
@@ -258,6 +262,54 @@ fn a_file_under_several_names_is_one_file() {
     std::os::unix::fs::symlink(&inputs[0], &link).unwrap();
     let paths = [dir.path().to_owned(), again, inputs[1].clone(), link];
     assert_eq!(select(&paths, &Wanted::Newest).unwrap().files, inputs);
+}
+
+/// A dump of the good trace's core, which records for 3.65 ms, so much later.
+fn write_dump(dir: &Path, session: &str, later: Duration) -> PathBuf {
+    let mut packets = good_trace().core;
+    for packet in &mut packets {
+        let later = later.as_nanos() as u64;
+        packet.timestamp = packet.timestamp.map(|stamp| stamp + later);
+        if let Some(Data::TraceAttributes(facts)) = &mut packet.data {
+            facts.attribute.push(Attribute {
+                key: Some("trigger".to_owned()),
+                value: Some(Value::String("http".to_owned())),
+            });
+        }
+    }
+    let path = dir.join(format!("{session}.core.k3x9-12.pftrace"));
+    fs::write(&path, bytes(&packets)).unwrap();
+    path
+}
+
+#[test]
+fn a_dump_is_not_put_to_what_shows_the_same_moments() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("all.pftrace");
+    let first = write_dump(dir.path(), "first", Duration::ZERO);
+    let within = write_dump(dir.path(), "within", Duration::from_millis(2));
+    let after = write_dump(dir.path(), "after", Duration::from_millis(10));
+    // In whatever order, and whatever else is there.
+    let inputs = [after.clone(), within, first.clone()];
+    let refused = merge(&inputs, &output).unwrap_err().to_string();
+    assert!(
+        refused.contains("first and within of run k3x9") && refused.contains("--session"),
+        "{refused}"
+    );
+    assert!(!output.exists());
+    // A session that was recorded meanwhile is no better, and its other
+    // processes are no harm.
+    let session = write_files(dir.path(), "k3x9", Duration::ZERO);
+    assert!(session[0].ends_with("auto.core.k3x9-12.pftrace"));
+    let refused = merge(&[first.clone(), session[0].clone()], &output);
+    assert!(
+        matches!(refused, Err(MergeError::Overlap { .. })),
+        "{refused:?}"
+    );
+    for other in [&after, &session[1]] {
+        let merged = merge(&[first.clone(), other.clone()], &output).unwrap();
+        assert_eq!(merged.len(), 2);
+    }
 }
 
 #[test]

@@ -97,6 +97,19 @@ fn check_fails_and_tells_the_rule() {
 }
 
 #[test]
+fn what_only_a_running_process_lacks_is_told_how_to_be_allowed() {
+    let dir = dir_of_good_trace();
+    let mut core = good_trace().core;
+    core.pop();
+    fs::write(dir.path().join("auto.core.k3x9-1.pftrace"), bytes(&core)).unwrap();
+    let checked = nano_trace(dir.path(), &["check", "."]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(out(&checked).contains("--allow-open"), "{}", out(&checked));
+    let allowed = nano_trace(dir.path(), &["check", ".", "--allow-open"]);
+    assert_eq!(allowed.status.code(), Some(0), "{}", out(&allowed));
+}
+
+#[test]
 fn info_tells_what_is_in_a_file() {
     let dir = dir_of_good_trace();
     let info = nano_trace(dir.path(), &["info", "."]);
