@@ -4,7 +4,7 @@
 //! `cargo bench -p nano-trace --bench sampler` prints ratios with 95 % intervals.
 
 use nano_trace::SampleRate;
-use nano_trace::sampler::{Sample, SampleEncoder, Sampler, Sink};
+use nano_trace::sampler::{Missed, Sample, SampleEncoder, Sampler, Sink};
 use nix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Sink for Encode {
         self.0.encode(sample, &mut self.1);
     }
 
-    fn passed(&mut self, _upto_ns: u64, _lost: u64) {
+    fn passed(&mut self, _upto_ns: u64, _missed: Missed) {
         self.1.clear();
     }
 }

@@ -174,7 +174,7 @@ impl<'r> Drain<'r> {
         let is_due = |sample: &mut WaitingSample| sample.time_ns <= decided_ns;
         let due: Vec<WaitingSample> = self.early.extract_if(.., is_due).collect();
         for recording in &mut self.recordings {
-            recording.take_samples(&due, fed.lost, fed.upto_ns);
+            recording.take_samples(&due, fed.missed, fed.upto_ns);
         }
     }
 

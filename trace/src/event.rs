@@ -175,7 +175,7 @@ catalogue! {
     ResidentBytes = "resident_bytes", "worker", Counter, [];
     // The recorder itself, in every process.
     /// The last moment that the file tells of.
-    TraceEnd = "trace.end", "trace", Thread, ["reason": Label(TRACE_END_REASONS), "events": Int, "dropped": Int, "lost_samples": Int];
+    TraceEnd = "trace.end", "trace", Thread, ["reason": Label(TRACE_END_REASONS), "events": Int, "dropped": Int, "lost_samples": Int, "unsampled_threads": Int];
     /// Records that found no room in their ring, so far.
     DroppedRecords = "dropped_records", "trace", Counter, [];
     /// The session records; what lies beside such slices is not in the file.

@@ -10,7 +10,7 @@ use crate::record::Level;
 use crate::recording::Recording;
 use crate::rings::{Rings, RingsError, SessionSlot, SlotFacts};
 use crate::sampler::{Feed, Sampler};
-use crate::sessions::Sessions;
+use crate::sessions::{Session, Sessions};
 use crate::switches::Switch;
 use crate::trace_file::TraceFile;
 use crate::writer;
@@ -382,18 +382,19 @@ impl Recorder {
         }
     }
 
-    /// Lets the sampler run, at this rate at least. At what rate it does, or why
-    /// there are no samples; the session goes on without them.
+    /// Lets the sampler run, at this rate at least. The rate, or why there are
+    /// no samples; the session goes on without them.
     fn sample(&self, rate: SampleRate) -> Result<SampleRate, String> {
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        if sampler.as_ref().is_some_and(Sampler::has_ended) {
-            *sampler = None;
-        }
-        if let Some(sampler) = &mut *sampler {
-            let rate = rate.max(sampler.rate());
-            sampler.set_rate(rate);
+        let mut sampler = self.lock_sampler();
+        if let Some(sampler) = &mut *sampler
+            && !sampler.has_ended()
+            && sampler.go_on()
+        {
+            sampler.set_rate(rate.max(sampler.rate()));
             return Ok(rate);
         }
+        // It is about to end, if it is there: waits for its last pass.
+        *sampler = None;
         match Sampler::start(rate, self.feed.sink()) {
             Ok(started) => {
                 *sampler = Some(started);
@@ -407,17 +408,37 @@ impl Recorder {
     }
 
     /// Lets the sampler go on at the highest rate that a session wants, or end.
+    /// Does not wait for it, which may be reading a program's tables.
     pub(crate) fn pace_sampler(&self) {
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sampler = self.lock_sampler();
         let Some(running) = &mut *sampler else { return };
         let mut shared = self.lock();
+        if running.has_ended() {
+            *sampler = None;
+            // Who still has samples did not want that.
+            let alive = shared.sessions.alive().iter_mut();
+            alive.for_each(Session::lose_sampler);
+            return;
+        }
         let alive = shared.sessions.alive().iter();
         let wanted = alive.filter_map(|session| session.spec.sample_rate).max();
         drop(shared);
         match wanted {
             Some(rate) => running.set_rate(rate),
-            None => *sampler = None,
+            None => running.end_soon(),
         }
+    }
+
+    /// Nobody will pace it any longer.
+    pub(crate) fn let_sampler_end(&self) {
+        if let Some(running) = &*self.lock_sampler() {
+            running.end_soon();
+        }
+    }
+
+    fn lock_sampler(&self) -> MutexGuard<'_, Option<Sampler>> {
+        // Whole at every moment: there is one, or none.
+        self.sampler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a file says of itself, beside the facts that were given.

@@ -13,7 +13,7 @@ use crate::replay::Replay;
 use crate::request_tracks::{RequestTracks, Step};
 use crate::rings::{CommittedSession, Rings, SessionSlot, SlotFacts};
 use crate::sampled::Sampled;
-use crate::sampler::{SampleEncoder, WaitingSample};
+use crate::sampler::{Missed, SampleEncoder, WaitingSample};
 use crate::switches::{Change, End, Switch, Switches};
 use crate::trace_file::TraceFile;
 use crate::walk::Record;
@@ -247,12 +247,12 @@ impl Recording {
     }
 
     /// Takes the stack samples that are its own; all up to `upto_ns` have come
-    /// but for those that were `lost` since the last call.
-    pub(crate) fn take_samples(&mut self, samples: &[WaitingSample], lost: u64, upto_ns: u64) {
+    /// but for those that were `missed`.
+    pub(crate) fn take_samples(&mut self, samples: &[WaitingSample], missed: Missed, upto_ns: u64) {
         let Some(sampled) = &mut self.sampled else {
             return;
         };
-        sampled.passed(upto_ns, lost);
+        sampled.passed(upto_ns, missed);
         let mut fits = true;
         for sample in samples {
             if matches!(self.outcome, Some(Outcome::ByteCap | Outcome::Io(_))) || !fits {
@@ -305,9 +305,10 @@ impl Recording {
         self.drops.own + self.encoder.dropped
     }
 
-    /// Stack samples lost while it was on.
-    pub(crate) fn lost_samples(&self) -> u64 {
-        self.sampled.as_ref().map_or(0, |sampled| sampled.lost)
+    /// What its stack samples lack.
+    pub(crate) fn missed(&self) -> Missed {
+        let sampled = self.sampled.as_ref();
+        sampled.map_or(Missed::default(), |sampled| sampled.missed)
     }
 
     /// The process died, and was alive then: not earlier ends its file, and a
@@ -497,7 +498,7 @@ impl Recording {
     }
 
     fn tell_end(&mut self, reason: EndReason, ns: u64) {
-        let lost = (self.dropped(), self.lost_samples());
+        let lost = (self.dropped(), self.missed());
         self.encoder.tell_end(reason, lost, ns);
     }
 

@@ -1,7 +1,7 @@
 //! Stack samples of one session's file: which of those that come late belong to
 //! it, and their encoder.
 
-use crate::sampler::{SampleEncoder, WaitingSample};
+use crate::sampler::{Missed, SampleEncoder, WaitingSample};
 use std::collections::VecDeque;
 
 /// Intervals that are remembered; samples come at most seconds late.
@@ -15,8 +15,8 @@ pub(crate) struct Sampled {
     intervals: VecDeque<(u64, u64)>,
     /// All samples up to this moment have come.
     upto_ns: u64,
-    /// See [`SessionStatus::lost_samples`](crate::SessionStatus::lost_samples).
-    pub(crate) lost: u64,
+    /// Samples while it was on; threads at any time of the sampler's.
+    pub(crate) missed: Missed,
     packets: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl Sampled {
             encoder,
             intervals: VecDeque::new(),
             upto_ns: 0,
-            lost: 0,
+            missed: Missed::default(),
             packets: Vec::new(),
         }
     }
@@ -54,13 +54,13 @@ impl Sampled {
         Some(&self.packets)
     }
 
-    /// All samples up to this moment have come, but for so many of those since
-    /// the last call, which are lost.
-    pub(crate) fn passed(&mut self, upto_ns: u64, lost: u64) {
+    /// All samples up to this moment have come, but for these.
+    pub(crate) fn passed(&mut self, upto_ns: u64, missed: Missed) {
         let since_ns = std::mem::replace(&mut self.upto_ns, upto_ns);
         let mut intervals = self.intervals.iter();
         if intervals.any(|(on, off)| *on <= upto_ns && since_ns < *off) {
-            self.lost += lost;
+            self.missed.samples += missed.samples;
+            self.missed.threads = self.missed.threads.max(missed.threads);
         }
     }
 
@@ -77,16 +77,17 @@ mod tests {
     #[test]
     fn samples_are_lost_to_sessions_that_were_on_then() {
         let mut sampled = Sampled::new(SampleEncoder::new(1, 1));
-        sampled.passed(50, 1);
-        assert_eq!(sampled.lost, 0, "it was not on");
+        let missed = |samples, threads| Missed { samples, threads };
+        sampled.passed(50, missed(1, 1));
+        assert_eq!(sampled.missed, missed(0, 0), "it was not on");
         sampled.switch_on(100);
-        sampled.passed(200, 2);
-        assert_eq!(sampled.lost, 2);
+        sampled.passed(200, missed(2, 1));
+        assert_eq!(sampled.missed, missed(2, 1));
         // What was lost before the end is known after it.
         sampled.switch_off(210);
-        sampled.passed(300, 4);
-        assert_eq!(sampled.lost, 6);
-        sampled.passed(400, 8);
-        assert_eq!(sampled.lost, 6, "it was not on any more");
+        sampled.passed(300, missed(4, 2));
+        assert_eq!(sampled.missed, missed(6, 2));
+        sampled.passed(400, missed(8, 3));
+        assert_eq!(sampled.missed, missed(6, 2), "it was not on any more");
     }
 }

@@ -139,12 +139,15 @@ pub struct SessionStatus {
     /// themselves too late, and stamps that found no room: at most so many
     /// records of the file should not be in it, or are lacking.
     pub late_records: u64,
-    /// Its stack samples: how often they are taken, or why there are none;
+    /// Its stack samples: how often they are taken at least (another session may
+    /// want more), or why there are none;
     /// `None`: it shows none.
     pub samples: Option<Result<SampleRate, String>>,
     /// Stack samples that were lost while it recorded: they found no room on
     /// their way to the file.
     pub lost_samples: u64,
+    /// Threads that could not be sampled for a while, or not at all.
+    pub unsampled_threads: u64,
     /// When it was begun.
     pub since: SystemTime,
 }
@@ -193,6 +196,7 @@ mod tests {
             late_records: 4,
             samples: Some(Err("why".to_owned())),
             lost_samples: 5,
+            unsampled_threads: 6,
             since: SystemTime::UNIX_EPOCH,
         };
         let json = serde_json::to_string(&status).unwrap();

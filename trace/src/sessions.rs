@@ -77,6 +77,7 @@ impl Sessions {
             drops: 0,
             late_records: 0,
             lost_samples: 0,
+            unsampled_threads: 0,
             samples: None,
             since: SystemTime::now(),
         };
@@ -187,13 +188,21 @@ impl Session {
         self.status.samples = samples;
     }
 
+    /// There is no sampler any more.
+    pub(crate) fn lose_sampler(&mut self) {
+        if let Some(samples @ Ok(_)) = &mut self.status.samples {
+            *samples = Err("the sampler ended unexpectedly".to_owned());
+        }
+    }
+
     /// Sets what only the writer knows.
     pub(crate) fn set_progress(&mut self, recording: &Recording) {
         self.status.bytes = recording.file().len();
         self.status.events = recording.events();
         self.status.drops = recording.dropped();
         self.status.late_records = recording.late_records + self.lost_switches;
-        self.status.lost_samples = recording.lost_samples();
+        self.status.lost_samples = recording.missed().samples;
+        self.status.unsampled_threads = recording.missed().threads;
     }
 
     pub(crate) fn status(&self, rings: &Rings, now_ns: u64) -> SessionStatus {

@@ -41,6 +41,8 @@ pub struct Timeline {
     pub dropped: u64,
     /// Stack samples that were lost.
     pub lost_samples: u64,
+    /// Threads that were not sampled, or not all the time.
+    pub unsampled_threads: u64,
 }
 
 /// One track.

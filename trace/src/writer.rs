@@ -131,6 +131,7 @@ struct Over(&'static Recorder);
 impl Drop for Over {
     fn drop(&mut self) {
         let recorder = self.0;
+        recorder.let_sampler_end();
         let mut shared = recorder.lock();
         shared.is_over = true;
         let alive: Vec<u32> = shared.sessions.alive().iter().map(|s| s.number).collect();

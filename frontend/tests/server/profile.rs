@@ -78,6 +78,7 @@ fn state() -> ProfileAnswer {
         drops: 3,
         late_records: 0,
         lost_samples: 0,
+        unsampled_threads: 0,
         samples: Some(Err("forbidden".to_owned())),
         since: SystemTime::UNIX_EPOCH,
     };

@@ -52,6 +52,7 @@ fn status(name: SessionName, state: SessionState) -> SessionStatus {
         drops: 0,
         late_records: 0,
         lost_samples: 0,
+        unsampled_threads: 0,
         samples: None,
         since: SystemTime::UNIX_EPOCH,
     }

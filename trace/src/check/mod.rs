@@ -90,6 +90,7 @@ pub fn check(sources: &[Source], open_slices: &OpenSlices) -> io::Result<Report>
     timeline.facts = facts;
     timeline.dropped = dropped + told_at_end(&timeline, "dropped");
     timeline.lost_samples = told_at_end(&timeline, "lost_samples");
+    timeline.unsampled_threads = told_at_end(&timeline, "unsampled_threads");
     samples.sort_by_key(|sample| sample.time);
     timeline.samples = samples;
     timeline.thread_names = thread_names;

@@ -5,6 +5,7 @@ use crate::event::TRACE_END_REASONS;
 use crate::interning;
 use crate::proto::track_event::Type;
 use crate::request_tracks::RequestTracks;
+use crate::sampler::Missed;
 use crate::{Event, RequestTrack};
 
 /// Why a file tells of nothing more; the number is the place among
@@ -130,14 +131,25 @@ impl Encoder {
     }
 
     /// Says that the file tells of nothing after `ns`, and why, and how many
-    /// records and samples it lacks.
-    pub(crate) fn tell_end(&mut self, reason: EndReason, (dropped, lost): (u64, u64), ns: u64) {
+    /// records, samples and threads it lacks.
+    pub(crate) fn tell_end(
+        &mut self,
+        reason: EndReason,
+        (dropped, missed): (u64, Missed),
+        ns: u64,
+    ) {
         self.tell_off(ns);
         let event = Event::TraceEnd;
         // Whether it was told or not: it may be lost with a write that failed.
         self.tell(self.own(), interning::interned(event));
         let iids = interning::event(event);
-        let values = [reason as u64, self.progress.events, dropped, lost];
+        let values = [
+            reason as u64,
+            self.progress.events,
+            dropped,
+            missed.samples,
+            missed.threads,
+        ];
         let rows = iids.args.iter().zip(values);
         let args: Vec<Arg> = rows.map(|(row, value)| arg(row, value)).collect();
         EventPacket {

@@ -182,6 +182,7 @@ fn status(rings: &Rings, spec: &DumpSpec, state: SessionState, since_ns: u64) ->
         late_records: 0,
         samples: None,
         lost_samples: 0,
+        unsampled_threads: 0,
         since: UNIX_EPOCH + Duration::from_nanos(utc_ns),
     }
 }

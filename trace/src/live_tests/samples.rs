@@ -9,6 +9,7 @@ use crate::{
     slice_with, wait_whole,
 };
 use std::hint::black_box;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 fn sampled(max_bytes: u64) -> SessionSpec {
@@ -152,6 +153,39 @@ fn samples_belong_to_the_sessions_that_are_on() {
             assert!((50_000_000..450_000_000).contains(&all), "{session}: {all}");
         }
     }
+}
+
+#[test]
+fn threads_that_could_not_be_sampled_are_told() {
+    /// As many are sampled at once.
+    const SLOTS: usize = 1024;
+    const BEYOND: u64 = 6;
+    let test = "threads_that_could_not_be_sampled_are_told";
+    let mut stage = start(test, 4 << 20, || {
+        let count = SLOTS + BEYOND as usize;
+        let gate = Arc::new(Barrier::new(count + 1));
+        let mut threads = Vec::new();
+        for _ in 0..count {
+            let gate = Arc::clone(&gate);
+            let small = std::thread::Builder::new().stack_size(32 << 10);
+            threads.push(small.spawn(move || gate.wait()).unwrap());
+        }
+        // This thread works, so it is sampled.
+        while now().unsampled_threads < BEYOND {
+            forward(Duration::from_millis(20));
+        }
+        gate.wait();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        crate::finish();
+        assert_eq!(now().state, SessionState::Finished);
+    });
+    finished(&mut stage);
+    let report = shown(&stage, "auto");
+    report.assert_clean();
+    assert!(report.timeline.unsampled_threads >= BEYOND);
+    assert!(!report.timeline.samples.is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::slots::{self, Slot};
 use super::timer::CpuTimer;
-use super::{Sample, Shared, Sink, handler, threads};
+use super::{Missed, Sample, Shared, Sink, handler, threads};
 use crate::SampleRate;
 use crate::clock::boottime_ns;
 use crate::symbols::Symbols;
@@ -57,7 +57,7 @@ impl<'s, S: Sink> Collector<'s, S> {
     /// Until it is told to stop.
     pub(super) fn run(&mut self, symbols: &mut Symbols) {
         let mut looked = Instant::now();
-        while !self.shared.stop.load(Ordering::Acquire) {
+        while !self.shared.life.follow() {
             handler::sleep(INTERVAL);
             self.pass(symbols);
             self.follow_rate();
@@ -119,7 +119,10 @@ impl<'s, S: Sink> Collector<'s, S> {
                 continue;
             }
             match self.begin(tid) {
-                Ok(thread) => drop(self.threads.insert(tid, thread)),
+                Ok(thread) => {
+                    self.refused.remove(&tid);
+                    self.threads.insert(tid, thread);
+                }
                 Err(_) if !threads::exists(tid) => {}
                 Err(error) => {
                     self.count_refused(tid, &error);
@@ -134,7 +137,7 @@ impl<'s, S: Sink> Collector<'s, S> {
         }
     }
 
-    /// Says so once: whoever reads the profile should know that it lacks threads.
+    /// Says why, once; of how many, those who get the samples are told.
     fn count_refused(&mut self, tid: u32, error: &io::Error) {
         if self.refused.insert(tid) {
             let missed = self.shared.missed_threads.fetch_add(1, Ordering::AcqRel);
@@ -213,7 +216,9 @@ impl<'s, S: Sink> Collector<'s, S> {
         self.shared.taken.fetch_add(taken, Ordering::AcqRel);
         self.shared.dropped.fetch_add(lost, Ordering::AcqRel);
         symbols.refresh_if_stale();
-        self.sink.passed(upto_ns, lost);
+        let threads = self.shared.missed_threads.load(Ordering::Acquire);
+        let samples = lost;
+        self.sink.passed(upto_ns, Missed { samples, threads });
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: samples wait in the order in which they were taken down, thread
 //! by thread, and at most [`MAX_WAITING`] of them; the others are counted.
 
-use super::{Sample, Sink};
+use super::{Missed, Sample, Sink};
 use crate::symbols::{Frame, StackEnd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,8 +49,8 @@ impl WaitingSample {
 #[derive(Debug, Default)]
 pub(crate) struct Fed {
     pub(crate) samples: Vec<WaitingSample>,
-    /// Samples that were lost since the last pass.
-    pub(crate) lost: u64,
+    /// Its samples: lost since the last pass, here too.
+    pub(crate) missed: Missed,
     /// All samples up to this moment have been given, now or before.
     pub(crate) upto_ns: u64,
 }
@@ -70,14 +70,19 @@ impl Feed {
         let mut waiting = self.lock();
         Fed {
             samples: std::mem::take(&mut waiting.samples),
-            lost: std::mem::take(&mut waiting.lost),
+            missed: Missed {
+                samples: std::mem::take(&mut waiting.missed.samples),
+                ..waiting.missed
+            },
             upto_ns: waiting.upto_ns,
         }
     }
 
     /// The sampler's end. While it lives, samples may come.
     pub(crate) fn sink(&self) -> FeedSink {
-        self.lock().upto_ns = 0;
+        let mut waiting = self.lock();
+        (waiting.upto_ns, waiting.missed.threads) = (0, 0);
+        drop(waiting);
         FeedSink(self.clone())
     }
 }
@@ -90,14 +95,15 @@ impl Sink for FeedSink {
         let mut waiting = self.0.lock();
         match waiting.samples.len() < MAX_WAITING {
             true => waiting.samples.push(WaitingSample::new(sample)),
-            false => waiting.lost += 1,
+            false => waiting.missed.samples += 1,
         }
     }
 
-    fn passed(&mut self, upto_ns: u64, lost: u64) {
+    fn passed(&mut self, upto_ns: u64, missed: Missed) {
         let mut waiting = self.0.lock();
         waiting.upto_ns = upto_ns;
-        waiting.lost += lost;
+        waiting.missed.samples += missed.samples;
+        waiting.missed.threads = missed.threads;
     }
 }
 

@@ -266,17 +266,109 @@ mod tests {
         assert_eq!(std::mem::offset_of!(TimerInfo, value), 24);
     }
 
+    /// A slot of this thread, of a place that is another one in each test; no
+    /// sampler is in this program that would give it to others.
+    struct Own(usize);
+
+    impl Own {
+        fn new(place: usize, stack_top: u64) -> Own {
+            let own = nix::unistd::gettid().as_raw() as u32;
+            let slot = &slots::all()[place];
+            slot.period_ns.store(1_000, Ordering::Relaxed);
+            assert!(slot.give(own, stack_top));
+            Own(place)
+        }
+
+        fn slot(&self) -> &'static Slot {
+            &slots::all()[self.0]
+        }
+
+        /// Calls the handler as the kernel does, of a thread that is at `sp`.
+        fn fire(&self, code: libc::c_int, sp: u64) {
+            let mut info = TimerInfo {
+                signal: SIGNAL,
+                errno: 0,
+                code,
+                _gap: 0,
+                timer: 0,
+                overruns: 2,
+                value: libc::sigval {
+                    sival_ptr: ptr::without_provenance_mut(self.0),
+                },
+            };
+            // SAFETY: a plain C struct, for which zeros are valid.
+            let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+            let registers = &mut context.uc_mcontext.gregs;
+            registers[libc::REG_RSP as usize] = sp as i64;
+            registers[libc::REG_RIP as usize] = 77;
+            on_signal(
+                SIGNAL,
+                (&raw mut info).cast(),
+                (&raw mut context).cast::<libc::c_void>(),
+            );
+        }
+    }
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            self.slot().free();
+        }
+    }
+
+    fn errno() -> *mut libc::c_int {
+        // SAFETY: asks nothing of its caller.
+        unsafe { libc::__errno_location() }
+    }
+
     #[test]
-    fn a_signal_that_no_timer_of_ours_sent_is_ignored() {
+    fn registers_and_stack_are_taken_down_and_errno_stays() {
+        let stack: [u64; 64] = std::array::from_fn(|n| n as u64 + 100);
+        let sp = stack.as_ptr() as u64;
+        let own = Own::new(0, sp + 512);
+        own.fire(SI_TIMER, sp);
+        // A stack that cannot be read: the call of the handler fails.
+        // SAFETY: this thread's.
+        unsafe { *errno() = 0 };
+        assert_eq!(read_memory(16, &mut [0; 8]), 0);
+        // SAFETY: this thread's.
+        assert_eq!(unsafe { *errno() }, libc::EFAULT);
+        // SAFETY: this thread's.
+        unsafe { *errno() = 77 };
+        own.fire(SI_TIMER, 16);
+        // SAFETY: this thread's.
+        assert_eq!(unsafe { *errno() }, 77);
+        let mut records = Vec::new();
+        own.slot().drain(|raw| {
+            let words = [raw.word(sp), raw.word(sp + 8 * 63), raw.word(sp + 512)];
+            records.push((raw.ip, raw.weight_ns, raw.len, words));
+            assert!(raw.time_ns > 0);
+        });
+        let readable = [Some(100), Some(163), None];
+        let expected = [(77, 3_000, 512, readable), (77, 3_000, 0, [None; 3])];
+        assert_eq!(records, expected);
+    }
+
+    #[test]
+    fn what_is_not_of_this_threads_timer_is_ignored() {
         install().unwrap();
         install().unwrap();
         // SAFETY: a signal that is handled.
         assert_eq!(unsafe { libc::raise(SIGNAL) }, 0);
-        // SAFETY: as above; errno is this thread's.
-        unsafe {
-            *libc::__errno_location() = 77;
-            libc::raise(SIGNAL);
-            assert_eq!(*libc::__errno_location(), 77);
-        }
+        std::thread::spawn(|| {
+            let own = Own::new(1, 0);
+            own.fire(libc::SI_USER, &raw const own as u64);
+            assert!(own.slot().is_empty());
+            // SAFETY: a signal that is handled.
+            assert_eq!(unsafe { libc::raise(SIGNAL) }, 0);
+            assert!(own.slot().is_empty());
+            std::thread::scope(|scope| {
+                scope.spawn(|| own.fire(SI_TIMER, &raw const own as u64));
+            });
+            assert!(own.slot().is_empty(), "another thread's");
+            own.fire(SI_TIMER, &raw const own as u64);
+            assert!(!own.slot().is_empty());
+        })
+        .join()
+        .unwrap();
     }
 }

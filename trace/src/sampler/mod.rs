@@ -25,7 +25,7 @@ use crate::SampleRate;
 use crate::symbols::{Frame, StackEnd, Symbols};
 use collector::Collector;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -53,11 +53,20 @@ pub trait Sink: Send + 'static {
     fn sample(&mut self, sample: &Sample<'_>);
 
     /// All samples up to this moment of CLOCK_BOOTTIME were given (but for one
-    /// whose thread was interrupted in the handler), and so many were lost since
-    /// the last call; more will come in some milliseconds.
-    fn passed(&mut self, upto_ns: u64, lost: u64) {
-        let _ = (upto_ns, lost);
+    /// whose thread was interrupted in the handler, and for these); more will
+    /// come in some milliseconds.
+    fn passed(&mut self, upto_ns: u64, missed: Missed) {
+        let _ = (upto_ns, missed);
     }
+}
+
+/// What a sink did not get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// Samples that found no room in their ring since the last call.
+    pub samples: u64,
+    /// Threads that got no timer so far, although they were there.
+    pub threads: u64,
 }
 
 /// Why nothing can be sampled.
@@ -107,12 +116,43 @@ pub struct Sampler {
 /// What the sampler's thread and its owner share.
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
+    life: Life,
     /// In Hz.
     rate: AtomicU32,
     taken: AtomicU64,
     dropped: AtomicU64,
     missed_threads: AtomicU64,
+}
+
+/// Whether the sampler's thread goes on. That it should end is a wish, which can
+/// be taken back until the thread follows it.
+#[derive(Debug, Default)]
+struct Life(AtomicU8);
+
+impl Life {
+    const GOES_ON: u8 = 0;
+    const SHOULD_END: u8 = 1;
+    const ENDS: u8 = 2;
+
+    fn change(&self, from: u8, to: u8) -> Result<u8, u8> {
+        self.0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    fn wish_end(&self) {
+        // Otherwise it is wished already, or followed.
+        let _ = self.change(Life::GOES_ON, Life::SHOULD_END);
+    }
+
+    /// `false`: too late.
+    fn take_back(&self) -> bool {
+        self.change(Life::SHOULD_END, Life::GOES_ON) != Err(Life::ENDS)
+    }
+
+    /// For the thread: whether it ends now.
+    fn follow(&self) -> bool {
+        self.change(Life::SHOULD_END, Life::ENDS).is_ok()
+    }
 }
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -203,7 +243,7 @@ impl Sampler {
         self.rate
     }
 
-    /// Its thread panicked: no more samples come.
+    /// Its thread is gone, by [`Sampler::end_soon`] or a panic: no more samples come.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -224,9 +264,20 @@ impl Sampler {
         self.counts()
     }
 
-    fn end(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+    /// Ends sampling without waiting for it: [`Sampler::has_ended`] tells when.
+    pub fn end_soon(&self) {
+        self.shared.life.wish_end();
         handler::wake();
+    }
+
+    /// Goes on, should [`Sampler::end_soon`] have been called. `false`: it is too
+    /// late, and the thread is about to end.
+    pub fn go_on(&self) -> bool {
+        self.shared.life.take_back()
+    }
+
+    fn end(&mut self) {
+        self.end_soon();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -14,8 +14,8 @@ use super::record::RawSample;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Threads that are sampled at once, at most.
-pub(crate) const SLOTS: usize = 256;
+/// Threads that are sampled at once, at most: of a worker one a core, and some.
+pub(crate) const SLOTS: usize = 1024;
 /// Records between two passes of the sampler; it is woken at half of them. The
 /// first pass comes when the program's tables are read: half a second at the
 /// 250 Hz that many kernels fire CPU clocks at most.
@@ -179,7 +179,8 @@ impl Room<'_> {
     }
 }
 
-/// Zeroed records, whose pages take memory once they are written.
+/// Zeroed records, whose pages take memory once they are written; small pages, for
+/// a huge one would be cleared whole, and within the handler.
 fn map_records() -> Option<*mut RawSample> {
     let bytes = RECORDS as usize * RawSample::BYTES;
     // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -193,7 +194,12 @@ fn map_records() -> Option<*mut RawSample> {
             0,
         )
     };
-    (memory != libc::MAP_FAILED).then_some(memory.cast())
+    if memory == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the new mapping. A kernel without huge pages refuses it, rightly.
+    unsafe { libc::madvise(memory, bytes, libc::MADV_NOHUGEPAGE) };
+    Some(memory.cast())
 }
 
 #[cfg(test)]

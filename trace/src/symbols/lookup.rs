@@ -57,9 +57,9 @@ impl Lookup {
     }
 }
 
-/// By the line tables; nothing if they do not tell all functions' names. They
-/// hold short names, so that of the function around all inlined ones is taken
-/// from its symbol, which has its path.
+/// By the line tables; a function whose name they do not tell is left out, so that
+/// its caller's line stands for it. They hold short names, so that of the
+/// function around all inlined ones is taken from its symbol, which has its path.
 fn by_lines(tables: &Loader, address: u64) -> Vec<Function> {
     let mut found = Vec::new();
     let Ok(mut frames) = tables.find_frames(address) else {

@@ -99,7 +99,13 @@ impl Symbols {
     /// The places that a thread was in, the innermost first.
     pub(crate) fn stack(&mut self, raw: &RawSample) -> (&[Arc<[Frame]>], StackEnd) {
         let mut addresses = std::mem::take(&mut self.addresses);
-        let end = self.unwinder.unwind(raw, &mut addresses);
+        let mut end = self.unwinder.unwind(raw, &mut addresses);
+        // Without tables, the way up is a guess by the frame pointer, which may be
+        // anything: it ends where that is zero.
+        let outermost = addresses.last().and_then(|&last| self.modules.place(last));
+        if end == StackEnd::Root && outermost.is_none() {
+            end = StackEnd::Lost;
+        }
         self.is_stale |= end == StackEnd::Lost;
         let mut stack = std::mem::take(&mut self.stack);
         stack.clear();

@@ -1,7 +1,7 @@
 //! A sink that keeps what it gets.
 
 use nano_trace::SampleRate;
-use nano_trace::sampler::{Sample, Sampler, Sink};
+use nano_trace::sampler::{Missed, Sample, Sampler, Sink};
 use nano_trace::symbols::StackEnd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -45,7 +45,7 @@ impl Sink for Collected {
         self.state().kept.push(kept);
     }
 
-    fn passed(&mut self, _upto_ns: u64, _lost: u64) {
+    fn passed(&mut self, _upto_ns: u64, _missed: Missed) {
         self.state().passes += 1;
         self.0.1.notify_all();
     }

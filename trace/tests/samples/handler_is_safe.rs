@@ -1,6 +1,6 @@
 //! While SIGPROF's handler runs, and only then, a thread of this program has
 //! SIGPROF blocked. So the allocator and the locks of this test know where they
-//! are called from. Seen are all allocations, and locks by `pthread_mutex_lock`;
+//! are called from. Seen are allocations of Rust code, and locks by `pthread_mutex_lock`;
 //! of locks without that name (the standard library's), that no handler waits
 //! for one that is held here.
 

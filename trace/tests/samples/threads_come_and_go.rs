@@ -103,6 +103,37 @@ fn nothing_is_left_of_two_hundred_rounds() {
 }
 
 #[test]
+fn a_wish_to_end_is_not_waited_for_and_can_be_taken_back() {
+    let _turn = turn();
+    let (end, wait) = mpsc::channel::<()>();
+    let busy = std::thread::spawn(move || {
+        while wait.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            ten_parts();
+        }
+    });
+    let mut went_on = 0;
+    for _ in 0..30 {
+        let (sampler, collected) = Collected::start(999);
+        sampler.end_soon();
+        if sampler.go_on() {
+            went_on += 1;
+            collected.wait_passes(2);
+            assert!(!sampler.has_ended());
+            sampler.end_soon();
+        }
+        while !sampler.has_ended() {
+            std::thread::yield_now();
+        }
+        assert!(!sampler.go_on(), "it has ended");
+        assert_eq!(timers_and_files().0, 0);
+    }
+    println!("{went_on} of 30 went on");
+    assert!(went_on > 0);
+    drop(end);
+    busy.join().unwrap();
+}
+
+#[test]
 fn where_the_signal_is_blocked_nothing_is_sampled_and_that_is_said() {
     let _turn = turn();
     let blocked = std::thread::spawn(|| {

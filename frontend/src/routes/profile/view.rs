@@ -128,6 +128,7 @@ fn process(process: &SessionOfProcess) -> Value {
             Some(Ok(rate)) => {
                 view["sample_hz"] = rate.hz().into();
                 view["lost_samples"] = status.lost_samples.into();
+                view["unsampled_threads"] = status.unsampled_threads.into();
             }
             Some(Err(reason)) => view["no_samples"] = reason.as_str().into(),
         }

@@ -250,6 +250,7 @@ fn sessions(server: &Server, dir: &std::path::Path, hz: u32, time: Duration) -> 
         for process in ended["processes"].as_array().expect("processes") {
             // Or the judge would excuse what records lack.
             assert_eq!(process["drops"], 0, "{ended}");
+            assert_eq!(process["unsampled_threads"], 0, "{ended}");
             outcome.lost += process["lost_samples"].as_u64().expect("a number");
         }
         let report = judge_session(dir, &name, 3);

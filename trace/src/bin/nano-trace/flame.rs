@@ -81,6 +81,10 @@ impl Flame {
             let (lost, kept) = (timeline.lost_samples, timeline.samples.len());
             eprintln!("{lost} samples were lost, beside {kept} that are there");
         }
+        if timeline.unsampled_threads > 0 {
+            let threads = timeline.unsampled_threads;
+            eprintln!("{threads} threads could not be sampled, for a while or at all");
+        }
         let text = match self.folded {
             true => lines.iter().map(|line| format!("{line}\n")).collect(),
             false => picture(&lines, &title(&filter))?,

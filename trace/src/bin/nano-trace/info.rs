@@ -136,9 +136,13 @@ fn describe(path: &Path, report: &Report) -> String {
     line("counters", format!("{} values", timeline.counters.len()));
     if !timeline.samples.is_empty() {
         let lost = timeline.lost_samples;
+        let unsampled = match timeline.unsampled_threads {
+            0 => String::new(),
+            threads => format!(", {threads} threads could not be sampled"),
+        };
         line(
             "samples",
-            format!("{}, {lost} lost", timeline.samples.len()),
+            format!("{}, {lost} lost{unsampled}", timeline.samples.len()),
         );
     }
     line("flows", timeline.flows.len().to_string());
